@@ -1,0 +1,41 @@
+"""What every test module shares: hypothesis profiles and a folder with a short name."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# No deadline and no too_slow check: a busy machine is not a bug. A failure prints the blob that repeats it.
+# "ci" draws new examples at every run (derandomize=False) and keeps no database, so it depends on no earlier run.
+_CALM = {"deadline": None, "print_blob": True, "derandomize": False, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("dev", max_examples=50, **_CALM)
+settings.register_profile("ci", max_examples=150, database=None, **_CALM)
+settings.register_profile("long", max_examples=5_000, **_CALM)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Name the marks here too: the tests also run from a folder without pyproject.toml."""
+    config.addinivalue_line("markers", "slow: takes more than a few seconds; part of the full run")
+
+
+@pytest.fixture
+def short_tmp() -> Iterator[Path]:
+    """A fresh folder with a path of under 30 bytes, removed afterwards.
+
+    The path of a Unix socket holds at most 107 bytes, and pytest's tmp_path alone may be longer.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="ws", dir="/tmp" if os.access("/tmp", os.W_OK) else None))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)

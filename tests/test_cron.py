@@ -1,0 +1,556 @@
+"""Cron: the collected cases, the brute-force oracle, croniter and cronsim where they are right, zones, rubbish."""
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import cron_brute as brute
+import numpy as np
+import pytest
+from croniter import croniter
+from cronsim import CronSim
+
+from wheelsched import cron, zonedata
+from wheelsched._cron import CronTable
+from wheelsched.errors import ScheduleError
+from wheelsched.model import EXPR_MAX, NEVER
+from wheelsched.schedule import Cron, ScheduleTable
+from wheelsched.tzif import Zones
+
+LONG = os.environ.get("WHEELSCHED_LONG") == "1"
+SEED = int(os.environ.get("WHEELSCHED_SEED", "1"))
+CASES = [json.loads(line) for line in (Path(__file__).parent / "cases" / "cron_cases.jsonl").read_text().splitlines()]
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+RULES = [(None, None), ("skip", "first"), ("run_after", "second"), ("shift", "both"), (None, "second"), ("shift", None)]
+
+
+def at(text):
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def us(moment):
+    return (moment - EPOCH) // timedelta(microseconds=1)
+
+
+def utc(moments):
+    return [m.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") for m in moments]
+
+
+def outcome(case, expr, hash_id):
+    """What wheelsched says to a case, in the form of its `expect`."""
+    seconds = "last" if case["dialect"].startswith("seconds-last") else "first"
+    try:
+        schedule = Cron(expr, case["tz"], seconds=seconds, hash_id=hash_id)
+    except ScheduleError:
+        return {"error": True}
+    if case["kind"] == "invalid":
+        return "accepted"
+    after = at(case["after"])
+    if case["kind"] == "count":
+        until = at(case["until"])
+        return [sum(m < until for m in schedule.next(after, 2_000))]
+    wanted = [e for e in [case["expect"], *case.get("also_ok", [])] if isinstance(e, list)]
+    n = max(map(len, wanted), default=1)
+    found = utc((schedule.next if case["kind"] == "next" else schedule.prev)(after, n))
+    return found or {"error": True}
+
+
+@pytest.mark.parametrize("case", CASES, ids=[c["id"] for c in CASES])
+def test_case(case):
+    build = case.get("expr_build")
+    expr = build["prefix"] + build["unit"] * build["times"] + build["suffix"] if build else case["expr"]
+    for hash_id in case.get("hash_ids") or [case.get("hash_id")]:
+        start = time.perf_counter()
+        got = outcome(case, expr, hash_id)
+        took_ms = (time.perf_counter() - start) * 1e3
+        # The tail of a longer answer is not part of a shorter alternative.
+        allowed = [case["expect"], *case.get("also_ok", [])]
+        assert any(got == e or (isinstance(e, list) and isinstance(got, list) and got[: len(e)] == e) for e in allowed), got
+        if "max_ms" in case:  # only against endless loops: machines are noisy
+            assert took_ms < 20 * case["max_ms"]
+
+
+# The oracle
+
+def windows(rng, count):
+    """Windows of real time, most of them around a change of the clock."""
+    names = brute.zone_names()
+    while count:
+        name = rng.choice(names)
+        year = rng.choice((1965, 1975, 1990, 2005, 2011, 2020, 2025, 2036, 2040, 2100, 2399, 2437, 3000, 9990))
+        fine = rng.random() < 0.25
+        changes = brute.jumps(name, year, year + 2)
+        if changes and rng.random() < 0.85:
+            change = rng.choice(changes)
+            start = change - timedelta(hours=rng.randint(0, 3) if fine else rng.randint(1, 60))
+        else:
+            start = datetime(year, rng.randint(1, 12), rng.randint(1, 28), rng.randint(0, 23), tzinfo=UTC)
+        start = start.replace(minute=0, second=0)
+        try:
+            window = brute.Window(name, start, 3 * 3600 if fine else 3 * 1440, 1 if fine else 60)
+        except AssertionError:
+            continue  # local mean time: its offsets are no whole minutes
+        yield window, fine, start.astimezone(brute.zone(name))
+        count -= 1
+
+
+def walk(step, begin, inside, limit):
+    out = []
+    while len(out) <= limit:
+        begin = step(begin)
+        if begin == NEVER or not inside(begin):
+            break
+        out.append(begin // 1_000_000)
+    return out
+
+
+def compare(window, text, gap, overlap, day_or, rng):
+    """next, prev, bulk and scalar, against the oracle within a window; the number of instants asked about."""
+    want = window.occurrences(text, gap, overlap, day_or)
+    low, high = us(window.start), us(window.end)
+    what = (text, window.name, window.start.isoformat(), gap, overlap, day_or)
+    try:
+        schedule = Cron(text, window.name, gap, overlap, day_or)
+    except ScheduleError:
+        assert not want, what
+        return 0
+    table = ScheduleTable(Zones(zonedata.load_zone))
+    _, index = table.compile(schedule.to_wire(), "x")
+    one = table._table
+    assert walk(lambda t: one.next_one(index, t), low - 1, lambda t: t < high, len(want) + 3) == want, what
+    back = walk(lambda t: one.prev_one(index, t), high, lambda t: t >= low, len(want) + 3)
+    assert back[::-1] == want, what
+    # Random instants, some of them exactly on an occurrence: strictly after, strictly before, bulk as scalar.
+    asked = [rng.randrange(low, high) for _ in range(4)] + [s * 1_000_000 for s in rng.sample(want, min(2, len(want)))]
+    out, before = np.empty(len(asked), np.int64), np.empty(len(asked), np.int64)
+    columns = np.full(len(asked), index, np.uint32), np.array(asked, np.int64)
+    one.next_many(*columns, out)
+    one.prev_many(*columns, before)
+    for t, after, earlier in zip(asked, out.tolist(), before.tolist(), strict=True):
+        later = [s for s in want if s * 1_000_000 > t]
+        sooner = [s for s in want if s * 1_000_000 < t]
+        assert after == one.next_one(index, t) and after > t, what
+        assert earlier == one.prev_one(index, t) and (earlier < t or earlier == NEVER), what
+        assert after == later[0] * 1_000_000 if later else after >= high, what
+        assert earlier == sooner[-1] * 1_000_000 if sooner else earlier < low or earlier == NEVER, what
+    if want and schedule.next(window.start - timedelta(microseconds=1))[0].timestamp() != want[0]:
+        raise AssertionError(what)
+    return len(asked)
+
+
+def test_brute_force():
+    rng = random.Random(SEED)
+    print("seed", SEED)
+    asked, goal = 0, 1_000_000 if LONG else 12_000
+    while asked < goal:
+        for window, fine, near in windows(rng, 20):
+            for _ in range(40):
+                gap, overlap = rng.choice(RULES)
+                text = brute.random_expression(rng, seconds=fine, near=near)
+                asked += compare(window, text, gap, overlap, rng.random() < 0.8, rng)
+
+
+def test_next_and_prev_are_inverse_and_monotone():
+    rng = random.Random(SEED + 1)
+    names = brute.zone_names()
+    for _ in range(400):
+        text = brute.random_expression(rng, seconds=rng.random() < 0.3)
+        gap, overlap = rng.choice(RULES)
+        try:
+            schedule = Cron(text, rng.choice(names), gap, overlap)
+        except ScheduleError:
+            continue
+        table = ScheduleTable(Zones(zonedata.load_zone))
+        _, index = table.compile(schedule.to_wire(), "x")
+        t = rng.randrange(-2 * 10**15, 50 * 10**15)
+        chain = []
+        for _ in range(20):
+            t = table.next_one(1, index, 0, t)
+            if t == NEVER:
+                break
+            chain.append(t)
+        assert chain == sorted(set(chain)), (text, schedule.tz)
+        for earlier, later in zip(chain, chain[1:], strict=False):
+            assert table.prev_one(1, index, 0, later) == earlier, (text, schedule.tz, gap, overlap)
+            assert table.next_one(1, index, 0, later - 1) == later, (text, schedule.tz, gap, overlap)
+
+
+# Peers
+
+PEER_FIELDS = [
+    lambda rng: rng.choice(("*", "*/5", "*/7", "0", "5,50", "10-20", "10-50/7", "30")),
+    lambda rng: rng.choice(("*", "*/3", "0", "4,16", "9-17", "8-20/5")),
+    lambda rng: rng.choice(("*", "*", "1", "15,31", "10-20", "29", "*/9")),
+    lambda rng: rng.choice(("*", "*", "*", "2", "jan,jul", "3-9/2")),
+    lambda rng: rng.choice(("*", "*", "1", "mon-fri", "0,3", "sat")),
+]
+
+
+def test_croniter_agrees_in_utc():
+    """croniter in UTC, without what it does otherwise: equal ranges, a star within a list, L and # with both day fields.
+
+    A day field that begins with `*` and is no plain star is one more: croniter joins it by OR.
+    """
+    rng = random.Random(SEED + 2)
+    for _ in range(400):
+        fields = [make(rng) for make in PEER_FIELDS]
+        if fields[2].startswith("*/") and fields[4] != "*":
+            continue
+        text = " ".join(fields)
+        start = EPOCH + timedelta(seconds=rng.randrange(40 * 366 * 86_400))
+        try:
+            ours = Cron(text).next(start, 5)
+        except ScheduleError:
+            continue
+        peer = croniter(text, start)
+        assert ours == [peer.get_next(datetime) for _ in ours], (text, start)
+
+
+def test_cronsim_agrees_over_dst():
+    """cronsim follows the same rule over DST; its day fields too."""
+    rng = random.Random(SEED + 3)
+    for _ in range(400):
+        text = " ".join(make(rng) for make in PEER_FIELDS)
+        name = rng.choice(("UTC", "America/New_York", "Europe/Berlin", "Asia/Kolkata", "America/Sao_Paulo"))
+        start = datetime(rng.choice((2015, 2021, 2025)), rng.choice((3, 10, 11)), rng.randint(1, 28), rng.randint(0, 23), tzinfo=UTC)
+        try:
+            ours = Cron(text, name).next(start, 5)
+        except ScheduleError:
+            continue
+        peer = CronSim(text, start.astimezone(brute.zone(name)))
+        assert utc(ours) == utc([next(peer) for _ in ours]), (text, name, start)
+
+
+def test_every_expression_of_the_corpus_has_an_answer():
+    """Accepted and described, or refused with a reason that names what is wrong; never anything else."""
+    lines = (Path(__file__).parent.parent / "benchmarks" / "crontab_corpus.txt").read_text().splitlines()
+    accepted = refused = 0
+    for line in lines:
+        if line.startswith("#") or not line:
+            continue
+        text = line.split("\t")[2]
+        try:
+            Cron(text, hash_id="x").next(EPOCH)
+            assert cron.describe(text)
+            accepted += 1
+        except ScheduleError as e:
+            assert "allowed" in e.message or "Manual()" in e.message
+            refused += 1
+    assert accepted > 1_200
+    assert refused < 80
+
+
+# Parsing
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("1,* * * * *", 60), ("5-5 * * * *", 1), ("5/15 * * * *", 4), ("*/60 * * * *", 1), ("0-59/59 * * * *", 2), ("007 * * * *", 1),
+    ("1-3,2-4,59 * * * *", 5), ("58/1,*/30 * * * *", 4),
+])
+def test_minutes(text, expected):
+    assert cron.parse(text).minutes.bit_count() == expected
+
+
+@pytest.mark.parametrize(("text", "days"), [
+    ("7", "0"), ("7-7", "0"), ("0-7", "0123456"), ("6-7", "06"), ("1-7", "0123456"), ("sat-sun", "06"), ("mon-sun/3", "014"),
+    ("sun", "0"), ("sun-sun", "0"), ("SUN-tue", "012"), ("5/1", "56"), ("*/2", "0246"), ("5,7", "05"), ("fri-sun,2", "0256"),
+    ("0/3", "036"), ("07", "0"), ("5-07", "056"), ("1-mon/8", "1"),
+])
+def test_weekdays(text, days):
+    assert cron.parse(f"0 0 * * {text}").days.dow == sum(1 << int(d) for d in days)
+
+
+@pytest.mark.parametrize("expr", [
+    "", "   ", "* * * *", "* * * * * * * *", "@", "@reboot", "@every 5m", "@daily x", "TZ=UTC 0 0 * * *", "CRON_TZ=UTC @daily",
+    "# c", "0 0 * * * #", "60 * * * *", "* 24 * * *", "* * 0 * *", "* * 32 * *", "* * * 0 *", "* * * 13 *", "* * * * 8",
+    "-1 * * * *", "5- * * * *", "-5 * * * *", "5-1 * * * *", "1--5 * * * *", "*-5 * * * *", "5-* * * * *", "1,,2 * * * *",
+    ",1 * * * *", "1, * * * *", "*/0 * * * *", "*/ * * * *", "/5 * * * *", "*/-1 * * * *", "*/1.5 * * * *", "1/2/3 * * * *",
+    "** * * * *", "*5 * * * *", "*/* * * * *", "1_0 * * * *", "+5 * * * *", "0x1 * * * *", "1e1 * * * *", "٣ * * * *", "5\u00a0* * * * *",
+    "? * * * *", "* ? * * *", "* * * ? *", "* * ?,1 * *", "* * ?/2 * *", "L * * * *", "* * L/2 * *", "* * L-31 * *", "* * 1-L * *",
+    "* * -L * *", "* * 0W * *", "* * 32W * *", "* * W * *", "* * 1-5W * *", "* * 1W/2 * *", "* * * * 1W", "* * 5L * *", "* * * * L",
+    "* * * * 8L", "* * * * xL", "* * * * 5L-6", "* * * * 1-5L", "* * * * 1#0", "* * * * 1#6", "* * * * #2", "* * * * 1#", "* * 1#2 * *",
+    "* * * * 1#2#3", "* * * * 1-3#2", "R * * * *", "R(0-5) * * * *", "0~59 * * * *", "$ * * * *", "H(0-60) * * * *", "H(5-1) * * * *",
+    "H/0 * * * *", "H() * * * *", "H(1) * * * *", "HH * * * *", "H-5 * * * *", "0 0 0 1 1 * H", "0 0 0 1 1 * 1969", "0 0 0 1 1 * 2100",
+    "0 0 * * * x", "0 0 * JANUARY *", "0 0 * * MONDAY", "0 0 MON * *", "0 0 * MON *", "0 0 * * JAN", "0 0 * * mon-", "0 0 * * fri-mon",
+    "0 0 * nov-feb *", "0 0 * * *\n0 0 * * *", "0 0 * *\x0b*", "0 0 * * *\x00", "0 0 * * * \ufeff", "\ufeff0 0 * * *", "0 0 31 2 *",
+    "0 0 30,31 feb *", "0 0 31 4,6,9,11 *", "0 0 31W 2 *", "0 0 L-30 2 *", "0 0 */31 2 mon#5", "0 0 0 29 2 ? 2025-2027", "0 0 29-31 2 */7 2025 x",
+    "0 30 2 9 3 ? 2025,", "0 0 H(30-31) 2 *",
+])
+def test_refused(expr):
+    with pytest.raises(ScheduleError):
+        Cron(expr)
+
+
+@pytest.mark.parametrize("value", [None, 5, b"0 0 * * *", ["0 0 * * *"], True])
+def test_other_types_are_refused(value):
+    with pytest.raises(ScheduleError):
+        Cron(value)
+    with pytest.raises(ScheduleError):
+        Cron("0 0 * * *", value)
+
+
+def test_messages_name_field_given_and_allowed():
+    with pytest.raises(ScheduleError, match=r"hour field: '24'.*24 is out of range.*0 to 23"):
+        Cron("0 24 * * *")
+    with pytest.raises(ScheduleError, match=r"month field: 'jan-foo'.*'foo'.*1 to 12 or jan to dec"):
+        Cron("0 0 * jan-foo *")
+    with pytest.raises(ScheduleError, match=r"'0 0 31 2 \*' .*Manual\(\)"):
+        Cron("0 0 31 2 *")
+    with pytest.raises(ScheduleError, match="'Mars/Phobos'"):
+        Cron("0 0 * * *", "Mars/Phobos")
+
+
+def test_length_limit():
+    most = "0," * ((EXPR_MAX - 9) // 2) + "0 * * * *"
+    assert EXPR_MAX - 2 < len(most) <= EXPR_MAX
+    Cron(most)
+    with pytest.raises(ScheduleError, match=str(EXPR_MAX)):
+        Cron(most + " " * (EXPR_MAX + 1 - len(most)))
+
+
+def test_rubbish():
+    rng = random.Random(SEED + 4)
+    alphabet = "0123456789*/,-LW#?H()~ \tjanmonR@=é٣\n\x00"
+    for _ in range(3_000):
+        text = "".join(rng.choice(alphabet) for _ in range(rng.randint(0, 30)))
+        try:
+            Cron(text, hash_id="x").next(EPOCH, 2)
+        except ScheduleError:
+            continue
+    for text in ("9" * 10_000, "* " * 5_000, "(" * 10_000, "0-" * 5_000, "9" * 900 + " * * * *", "*/" + "9" * 900 + " * * * *"):
+        try:
+            Cron(text)
+        except ScheduleError:
+            continue
+        assert text.startswith("*/")  # a huge step leaves the first value
+
+
+def test_never_by_the_gap_alone():
+    """All its times lie in one gap: refused if they are dropped there, fine if they run after it."""
+    with pytest.raises(ScheduleError, match="never fires"):
+        Cron("0 */10 2 9 3 ? 2025", "America/New_York")
+    with pytest.raises(ScheduleError, match="never fires"):
+        Cron("0 30 2 9 3 ? 2025", "America/New_York", dst_gap="skip")
+    assert utc(Cron("0 30 2 9 3 ? 2025", "America/New_York").next(EPOCH, 9)) == ["2025-03-09T07:00:00Z"]
+
+
+def test_explicit_rules():
+    new_york = "America/New_York"
+    spring, autumn = at("2025-03-09T05:00:00Z"), at("2025-11-02T04:00:00Z")
+    for expr in ("30 2 * * *", "*/30 2 * * *"):
+        first = {gap: utc(Cron(expr, new_york, dst_gap=gap).next(spring, 1))[0] for gap in ("run_after", "shift", "skip")}
+        assert first["run_after"] == "2025-03-09T07:00:00Z"
+        assert first["shift"] == ("2025-03-09T07:30:00Z" if expr[0] == "3" else "2025-03-09T07:00:00Z")
+        assert first["skip"].startswith("2025-03-10T06")
+    for expr in ("30 1 2 11 *", "*/60 1 2 11 *"):
+        minute = expr[0].replace("*", "0")
+        for rule, hours in (("first", [5]), ("second", [6]), ("both", [5, 6])):
+            got = utc(Cron(expr, new_york, dst_overlap=rule).next(autumn, len(hours)))
+            assert got == [f"2025-11-02T{h:02}:{minute if minute == '0' else 3}0:00Z" for h in hours]
+
+
+def test_clock_corrections():
+    """A jump of 3 h or more makes nothing up by default; an explicit rule is for every jump."""
+    after = at("2011-12-30T00:00:00Z")
+    assert utc(Cron("0 12 * * *", "Pacific/Apia").next(after, 1)) == ["2011-12-30T22:00:00Z"]
+    assert utc(Cron("0 12 * * *", "Pacific/Apia", dst_gap="run_after").next(after, 1)) == ["2011-12-30T10:00:00Z"]
+
+
+def test_year_limits():
+    for tz in ("UTC", "Pacific/Kiritimati", "America/New_York", "Pacific/Pago_Pago", "Europe/Berlin"):
+        schedule = Cron("30 12 * * *", tz)
+        last = schedule.next(datetime(9999, 12, 28, tzinfo=UTC), 10)
+        assert 3 <= len(last) <= 4
+        assert last[-1].year == 9999
+        first = schedule.prev(datetime(1, 1, 5, tzinfo=UTC), 10)
+        assert 3 <= len(first) <= 5
+        assert first == schedule.next(first[-1] - timedelta(seconds=1), len(first))[::-1]
+        assert schedule.prev(datetime(1, 1, 1, tzinfo=UTC)) == []
+        assert schedule.next(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)) == []
+
+
+def test_rare_dates_far_apart():
+    assert utc(Cron("0 0 0 29 2 ? *").next(at("1896-03-01T00:00:00Z"), 2)) == ["1904-02-29T00:00:00Z", "1908-02-29T00:00:00Z"]
+    assert utc(Cron("0 0 * 2 sun#5").prev(at("2026-01-01T00:00:00Z"), 2)) == ["2004-02-29T00:00:00Z", "1976-02-29T00:00:00Z"]
+    # 9 February 2025 alone, and a day that the year field never lets come again.
+    assert utc(Cron("0 0 0 9 2 ? 2025").prev(at("3000-01-01T00:00:00Z"), 5)) == ["2025-02-09T00:00:00Z"]
+    assert Cron("0 0 0 9 2 ? 2025").next(at("2025-02-09T00:00:00Z")) == []
+
+
+# H
+
+def test_hash_is_frozen():
+    """These numbers are in users' heads and dashboards: they never change."""
+    masks = cron.parse("H H H H H", "first", True, "default/nightly")
+    shown = [m.bit_length() - 1 for m in (masks.minutes, masks.hours, masks.days.dom, masks.months, masks.days.dow)]
+    assert shown == FROZEN
+    assert cron.parse("H * * * *", "first", True, "a").minutes != cron.parse("H * * * *", "first", True, "b").minutes
+
+
+FROZEN = [26, 15, 10, 1, 1]
+
+
+def test_hash_spreads_and_stays_inside():
+    for text, low, high, count in (("H", 0, 59, 1), ("H(10-19)", 10, 19, 1), ("H/15", 0, 59, 4), ("H(30-59)/10", 30, 59, 3), ("H(5-5)", 5, 5, 1)):
+        seen = set()
+        for i in range(600):
+            mask = cron.parse(f"{text} * * * *", "first", True, f"job-{i}").minutes
+            values = [v for v in range(60) if mask >> v & 1]
+            assert len(values) == count, (text, i)
+            assert low <= values[0] and values[-1] <= high
+            seen.add(values[0])
+        step = 15 if text == "H/15" else 10 if "/" in text else high - low + 1
+        assert len(seen) == step, text
+    days = {cron.parse("0 0 H * *", "first", True, f"job-{i}").days.dom for i in range(900)}
+    assert days == {1 << d for d in range(28)}
+
+
+def test_hash_needs_an_id_when_asked():
+    schedule = Cron("H * * * *")
+    with pytest.raises(ScheduleError, match="hash_id"):
+        schedule.next(EPOCH)
+    assert schedule.to_wire()["expr"] == "H * * * *"
+    assert Cron("H * * * *", hash_id="x").next(EPOCH)
+
+
+# Zones
+
+def test_zones_follow_zoneinfo():
+    """Every zone, at random instants and around every change, from 1800 to 9999."""
+    rng = random.Random(SEED + 5)
+    zones = Zones(zonedata.load_zone)
+    for name in brute.zone_names():
+        zone, peer, table = zones.get(name), brute.zone(name), CronTable()
+        number = table.add_zone(zone.at_s, zone.offset_s, zone.cycle)
+        every_second = table.add((1 << 60) - 1, (1 << 60) - 1, (1 << 24) - 1, cron.day_table(cron.Days((1 << 31) - 1, 127, True)),
+                                 4095, None, number, 0, 2)
+        moments = [rng.randrange(-5_364_662_400, 253_402_214_400) for _ in range(30)]
+        moments += [t + d for t in rng.sample(list(zone.at_s), min(10, len(zone.at_s))) for d in (-1, 0, 1)]
+        for t in moments:
+            i = np.searchsorted(zone.at_s, t, "right")
+            if i == len(zone.at_s) and zone.cycle < i:
+                i = np.searchsorted(zone.at_s, t - (t - zone.at_s[zone.cycle]) // CYCLE_S * CYCLE_S, "right")
+            offset = (EPOCH + timedelta(seconds=t)).astimezone(peer).utcoffset()
+            assert zone.offset_s[int(i)] == offset.total_seconds(), (name, t)
+            assert table.next_one(every_second, t * 1_000_000 - 1) == t * 1_000_000
+
+
+CYCLE_S = 146_097 * 86_400
+
+
+def test_no_zone_has_changes_closer_than_their_sizes():
+    """What `_cron` relies on at the edges of segments."""
+    zones = Zones(zonedata.load_zone)
+    for name in brute.zone_names():
+        zone = zones.get(name)
+        sizes = [abs(b - a) for a, b in zip(zone.offset_s, zone.offset_s[1:], strict=False)]
+        for i in range(1, len(sizes)):
+            assert zone.at_s[i] - zone.at_s[i - 1] > sizes[i] + sizes[i - 1], (name, zone.at_s[i])
+
+
+def test_posix_rules():
+    """Julian days with and without 29 February, odd times, and hemispheres, against zoneinfo."""
+    plain = zonedata.load_zone("Etc/UTC")
+    head = plain[: plain.rindex(b"\n", 0, -1) + 1]
+    for rule in ("AAA3BBB,J60/2,J300/2", "AAA-3BBB,59/0,299/26", "AAA5BBB4:30,M10.1.0/-3,M3.5.6/167", "<+03>-3<+04>,M3.2.4,M11.1.0/1:30:15"):
+        data = head + rule.encode() + b"\n"
+        import io
+        from zoneinfo import ZoneInfo
+        peer = ZoneInfo.from_file(io.BytesIO(data))
+        zones = Zones({"x": data}.get)
+        zone = zones.get("x")
+        assert len(zone.at_s) - zone.cycle == 800
+        for t in zone.at_s:
+            for d in (-1, 0):
+                i = int(np.searchsorted(zone.at_s, t + d, "right"))
+                if i:
+                    assert zone.offset_s[i] == (EPOCH + timedelta(seconds=t + d)).astimezone(peer).utcoffset().total_seconds(), rule
+
+
+def test_damaged_zone_data():
+    good = zonedata.load_zone("Europe/Berlin")
+    for data in (b"", b"TZif", b"nonsense" * 20, good[:200], good[:-5], good.replace(b"CET-1", b"CET?1"), good.replace(b"M3.5.0", b"Q3.5.0")):
+        with pytest.raises(ScheduleError, match="'x'"):
+            Zones({"x": data}.get).get("x")
+
+
+@pytest.mark.parametrize("name", ["", "../UTC", "/etc/localtime", "Europe/berlin", "Europe", "Europe/", "UTC\0", "utc+1", "zone.tab", "x" * 10_000])
+def test_unknown_zones(name):
+    assert zonedata.load_zone(name) is None
+    with pytest.raises(ScheduleError, match="time zone"):
+        Cron("0 0 * * *", name)
+
+
+# The table
+
+EVERY_DAY = cron.day_table(cron.Days((1 << 31) - 1, 127, True))
+
+
+def utc_table():
+    table = CronTable()
+    zone = Zones(zonedata.load_zone).get("UTC")
+    assert table.add_zone(zone.at_s, zone.offset_s, zone.cycle) == 0
+    return table
+
+
+def test_table_reuses_what_is_removed():
+    table = utc_table()
+    others = [cron.day_table(cron.Days(1 << d, 0, False)) for d in range(20)]
+    for _ in range(50):
+        held = [table.add(1, 1, 1, days, 4095, cron.year_table(1 << 40 + i), 0, 0, 0) for i, days in enumerate(others)]
+        assert max(held) < 20 and len(set(held)) == 20
+        for i, index in enumerate(held):
+            assert table.next_one(index, 0) == us(datetime(2010 + i, 1, 1 + i, tzinfo=UTC))
+        for index in held:
+            table.remove(index)
+        assert len(table) == 0
+    with pytest.raises(IndexError):
+        table.remove(0)
+    with pytest.raises(IndexError):
+        table.next_one(3, 0)
+
+
+def test_table_checks_its_arguments():
+    table = utc_table()
+    good = [1, 1, 1, EVERY_DAY, 1, None, 0, 0, 0]
+    index = table.add(*good)
+    for place, bad in ((0, 0), (0, 1 << 60), (1, 0), (2, 0), (2, 1 << 24), (3, b"x"), (4, 0), (4, 1 << 12), (5, b"x"), (6, 1), (6, -1), (7, 4), (8, 3)):
+        with pytest.raises(ValueError):
+            table.add(*good[:place], bad, *good[place + 1 :])
+    from array import array
+    for changes, offsets, cycle in (([1, 1], [0, 0, 0], 2), ([1], [0], 1), ([1], [0, 0], 2), ([], [200_000], 0), ([0, CYCLE_S], [0, 1, 0], 0)):
+        with pytest.raises(ValueError):
+            table.add_zone(array("q", changes), array("i", offsets), cycle)
+    one = np.zeros(1, np.int64)
+    table.next_many(np.array([index], np.uint32), one, one)
+    with pytest.raises(IndexError):
+        table.next_many(np.array([5], np.uint32), one, one)
+    with pytest.raises(ValueError):
+        table.prev_many(np.array([index], np.uint32), np.zeros(2, np.int64), one)
+    empty = np.zeros(0, np.int64)
+    table.next_many(np.zeros(0, np.uint32), empty, empty)
+    for instant in (-(2**63), 2**63 - 1):
+        assert table.next_one(index, instant) in (NEVER, us(datetime(1, 1, 1, tzinfo=UTC)))
+        assert table.prev_one(index, instant) in (NEVER, us(datetime(9999, 1, 1, tzinfo=UTC)))
+
+
+def test_describe():
+    assert cron.describe("30 2 1,15 * *").startswith("At 02:30, on day 1 and 15. ")
+    assert cron.describe("*/5 * * * *").startswith("Every 5 minutes. ")
+    assert "if it is Monday" in cron.describe("0 0 */2 * 1")
+    assert "or on the last Friday of the month" in cron.describe("0 0 L-2 * 5L")
+    with pytest.raises(ScheduleError):
+        cron.describe("61 * * * *")
+
+
+def test_light_import():
+    """A user's program pays for croniter, numpy and the extension only when it asks for times."""
+    code = (
+        "import sys, wheelsched.schedule as s; c = s.Cron('0 2 * * 1', 'Europe/Berlin')\n"
+        "print(*sorted({'numpy', 'croniter', 'wheelsched._cron', 'zoneinfo'} & set(sys.modules)))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == ""

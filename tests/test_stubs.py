@@ -1,0 +1,36 @@
+"""The .pyi files say what the compiled extensions really are (mypy's stubtest)."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import site
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import wheelsched
+
+PACKAGE = Path(wheelsched.__file__).parent
+EXTENSIONS = sorted(f"wheelsched.{stub.stem}" for stub in PACKAGE.glob("_*.pyi"))
+
+
+@pytest.mark.slow
+def test_stubs_match_extensions(tmp_path: Path) -> None:
+    if importlib.util.find_spec("mypy") is None:
+        pytest.skip("mypy is not installed (extra: lint)")
+    assert EXTENSIONS, f"no stubs in {PACKAGE}"
+    allowed = tmp_path / "allowed"
+    # Cython makes __test__ (doctests) and, unless told not to, the two methods of pickling: not part of the face.
+    allowed.write_text("".join(f"{name}.__test__\n" for name in EXTENSIONS) + r".*\.__(reduce|setstate)_cython__" + "\n")
+    # mypy does not follow an editable install, so a checkout must be the current folder; an installed package must not.
+    installed = str(PACKAGE.parent) in {*site.getsitepackages(), site.getusersitepackages()}
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy.stubtest", "--concise", "--ignore-unused-allowlist", "--allowlist", str(allowed), *EXTENSIONS],
+        cwd=tmp_path if installed else PACKAGE.parent,
+        env={**os.environ, "MYPY_CACHE_DIR": str(tmp_path / "cache"), "NO_COLOR": "1"},
+        capture_output=True, text=True, timeout=300, check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,312 @@
+"""Lint of the house: floors, forbidden imports, sizes, leftovers. Reads the checkout; needs nothing compiled."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "wheelsched"
+pytestmark = pytest.mark.skipif(
+    not (PACKAGE.is_dir() and (ROOT / "pyproject.toml").is_file()), reason="no checkout here: only the tests were copied"
+)
+
+# (floor, pure, modules): the picture in the architecture section of README.md. A name may end with * (the parts of a split file).
+HOUSE = [
+    (0, True, "errors model config _wheel* _table* _rows* _hash* _jobs* _runs* _runrows* _cron*"),
+    (1, True, "cron tzif zonedata schedule records protocol definition memory_journal ownership"),
+    (2, True, "state* engine* reads turn specs misfire commands workers"),
+    (3, True, "views verbs"),
+    (3, False, "__init__ journal journal_* postgres pool process worker external tasks client aclient session transport"),
+    (4, True, "testing"),
+    (4, False, "server* testing_plugin"),
+    (5, False, "__main__ cli cli.* web web.* demo bench"),
+]
+IMPURE = {"time", "random", "os", "socket", "asyncio", "threading", "subprocess", "logging", "lmdb", "psycopg",
+          "select", "selectors", "signal", "secrets", "uuid", "resources"}
+EXCEPTIONS = {("zonedata", "importlib.resources")}  # it reads the zone files of the tzdata package, and nothing else
+OWNERS = {"lmdb": "journal*", "psycopg": "postgres"}
+BANNED = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "multiprocessing"}
+LIGHT = "__init__ client aclient worker tasks session transport verbs views".split()
+HEAVY = "engine* state* journal* memory_journal postgres commands workers reads server* _[a-z]*".split()
+MARKS = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X)\b")
+PLACES = re.compile(
+    r"(?<![\w.])/(?:work|farm|home|root|Users)/|/tmp" r"/(?:v|notes)\b|index-" r"url|trusted-" r"host"
+    r"|\b(?:sub-?age" r"nt|clau" r"de|anthro" r"pic|other hel" r"pers)\b", re.IGNORECASE,
+)
+QUOTED = re.compile(r'"""(?s:.*?)"""|\'\'\'(?s:.*?)\'\'\'|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|#[^\n]*')
+LINES_MAX, FUNCTION_LINES_MAX = 500, 70
+
+
+class Import(NamedTuple):
+    """One imported module: `wheelsched.x` is given as `.x`."""
+
+    name: str
+    line: int
+    late: bool  # inside a function
+    typing: bool  # under TYPE_CHECKING: it does not exist at run time
+
+
+def files(*patterns: str) -> list[Path]:
+    found = {p for pattern in patterns for p in ROOT.rglob(pattern) if p.is_file()}
+    skipped = re.compile(r"^(\.(?!ci$).*|build|dist|__pycache__|.*\.egg-info)$")
+    return sorted(p for p in found if not any(skipped.match(part) for part in p.relative_to(ROOT).parts[:-1]))
+
+
+def package(*suffixes: str) -> list[Path]:
+    return [p for p in files(*(f"*{s}" for s in suffixes)) if p.is_relative_to(PACKAGE)]
+
+
+def module_of(path: Path) -> str:
+    parts = list(path.relative_to(PACKAGE).with_suffix("").parts)
+    return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
+
+
+def place(module: str) -> tuple[int, bool] | None:
+    return next(((floor, pure) for floor, pure, names in HOUSE if any(fnmatchcase(module, n) for n in names.split())), None)
+
+
+def matches(module: str, patterns: list[str]) -> bool:
+    return any(fnmatchcase(module, p) for p in patterns)
+
+
+def bare(path: Path) -> str:
+    """The text with strings and comments blanked, lines kept (Cython is not Python, so no ast for it)."""
+    return QUOTED.sub(lambda m: "\n" * m[0].count("\n"), path.read_text())
+
+
+def python_imports(path: Path) -> list[Import]:
+    found: list[Import] = []
+    here = path.relative_to(PACKAGE).parent.parts
+
+    def visit(node: ast.AST, late: bool, typing: bool) -> None:
+        if isinstance(node, ast.Import):
+            found.extend(Import(re.sub(r"^wheelsched\b\.?", ".", a.name), node.lineno, late, typing) for a in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                base = "." + ".".join([*here[: len(here) - node.level + 1], *filter(None, [node.module])])
+            base = re.sub(r"^wheelsched\b\.?", ".", base)
+            for alias in node.names:  # `from . import x` names a module if there is one
+                sub = f"{base.rstrip('.')}.{alias.name}"
+                whole = base.startswith(".") and any(
+                    (PACKAGE / sub[1:].replace(".", "/")).with_suffix(s).exists() for s in (".py", ".pyx", "")
+                )
+                full = sub if whole or not base.startswith(".") else base
+                found.append(Import(".__init__" if full == "." else full, node.lineno, late, typing))
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            for child in node.body:
+                visit(child, late, True)
+            for child in node.orelse:
+                visit(child, late, typing)
+        else:
+            inside = late or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+            for child in ast.iter_child_nodes(node):
+                visit(child, inside, typing)
+
+    visit(ast.parse(path.read_text()), False, False)
+    return found
+
+
+def cython_imports(path: Path) -> list[Import]:
+    found = []
+    pattern = re.compile(r"^([ \t]*)(?:from[ \t]+([\w.]+)[ \t]+c?import\b[ \t]*(\(?[\w, \t]*)|c?import[ \t]+([\w., \t]+))", re.MULTILINE)
+    for m in pattern.finditer(bare(path)):
+        line = bare(path)[: m.start()].count("\n") + 1
+        names = [m[2]] if m[2] else [n.split(" as ")[0].strip() for n in m[4].split(",")]
+        if m[2] in {".", "wheelsched"}:
+            names = [f".{n.strip(' (')}" for n in m[3].split(",")]
+        found += [Import(re.sub(r"^wheelsched\b\.?", ".", n), line, bool(m[1]), False) for n in names]
+    return found
+
+
+def imports_of(path: Path) -> list[Import]:
+    return python_imports(path) if path.suffix in {".py", ".pyi"} else cython_imports(path)
+
+
+def own(imported: Import) -> str | None:
+    return imported.name[1:] if imported.name.startswith(".") else None
+
+
+def where(path: Path, line: int) -> str:
+    return f"{path.relative_to(ROOT)}:{line}"
+
+
+def no(offenders: list[str], rule: str) -> None:
+    assert not offenders, rule + "".join(f"\n  {o}" for o in sorted(offenders))
+
+
+def test_every_module_has_a_floor() -> None:
+    unknown = {module_of(p) for p in package(".py", ".pyx", ".pxd") if place(module_of(p)) is None}
+    no(sorted(unknown), "add the module to HOUSE in tests/test_tidy.py and to the architecture section of README.md:")
+
+
+def test_imports_go_downwards() -> None:
+    bad, edges = [], {}
+    for path in package(".py", ".pyx", ".pxd"):
+        module = module_of(path)
+        mine = place(module)
+        for imported in imports_of(path):
+            target = own(imported)
+            if target is None or target == module or mine is None:
+                continue
+            theirs = place(target)
+            if theirs is None or theirs[0] > mine[0]:
+                bad.append(f"{where(path, imported.line)}: {module} (floor {mine[0]}) imports {target} ({theirs})")
+            if not imported.typing:
+                edges.setdefault(module, set()).add(target)
+    no(bad, "imports go down the floors, or sideways:")
+    done: set[str] = set()
+
+    def walk(module: str, trail: tuple[str, ...]) -> None:
+        assert module not in trail, "an import cycle: " + " -> ".join((*trail[trail.index(module):], module))
+        if module not in done:
+            for target in sorted(edges.get(module, ())):
+                walk(target, (*trail, module))
+            done.add(module)
+
+    for module in sorted(edges):
+        walk(module, ())
+
+
+def test_forbidden_imports() -> None:
+    bad = []
+    for path in package(".py", ".pyx", ".pxd"):
+        module = module_of(path)
+        _, pure = place(module) or (0, False)
+        for imported in imports_of(path):
+            parts = imported.name.split(".")
+            wrong = {part for part in BANNED if part in parts}
+            if pure and not imported.typing and not any(
+                module == m and (imported.name == n or imported.name.startswith(n + ".")) for m, n in EXCEPTIONS
+            ):
+                wrong |= IMPURE & set(parts if own(imported) is None else ())
+            wrong |= {t for t, owner in OWNERS.items() if parts[0] == t and not fnmatchcase(module, owner)}
+            bad += [f"{where(path, imported.line)}: {module} imports {imported.name} ({w})" for w in wrong]
+        if pure and path.suffix == ".py":
+            bad += [
+                f"{where(path, n.lineno)}: {module} calls {ast.unparse(n.func)}()"
+                for n in ast.walk(ast.parse(path.read_text()))
+                if isinstance(n, ast.Call)
+                and (ast.unparse(n.func) in {"open", "print", "input"} or re.search(r"\bdate(?:time)?\.(?:now|utcnow|today)$", ast.unparse(n.func)))
+            ]
+    for path in files("tests/*.py", "benchmarks/*.py"):
+        bad += [f"{where(path, n.lineno)}: pickle" for n in ast.walk(ast.parse(path.read_text()))
+                if isinstance(n, ast.Import | ast.ImportFrom) and "pickle" in ast.unparse(n)]
+    no(bad, "imports that a module of this kind must not have:")
+
+
+def test_the_users_side_is_light() -> None:
+    graph = {module_of(p): imports_of(p) for p in package(".py")}
+    bad = []
+    for start in LIGHT:
+        seen, waiting = {start}, [(start, start, True)]
+        while waiting:
+            module, trail, direct = waiting.pop()
+            for imported in graph.get(module, []):
+                target = own(imported)
+                if target is None or imported.typing or (imported.late and not direct) or target in seen:
+                    continue  # what a lower module loads at its first use (Cron.next: _cron) is not loaded by the import
+                seen.add(target)
+                if matches(target, HEAVY):
+                    bad.append(f"{trail} -> {target}")
+                waiting.append((target, f"{trail} -> {target}", False))
+    no(bad, "the user's side must not load the engine, the store or the extensions:")
+
+
+def functions(path: Path) -> list[tuple[str, int, int]]:
+    """Every function of a file: name, first line, number of lines."""
+    if path.suffix == ".py":
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+        tree = ast.parse(path.read_text())
+        return [(n.name, n.lineno, (n.end_lineno or 0) - n.lineno + 1) for n in ast.walk(tree) if isinstance(n, kinds)]
+    found = []
+    lines = bare(path).split("\n")
+    for start, line in enumerate(lines):
+        m = re.match(r"( *)(?:cdef|cpdef|def)\b(?!\s+(?:class|struct|enum|union|extern|packed)\b)[^=(]*?(\w+)\(", line)
+        if not m:
+            continue
+        end = start
+        for i in range(start + 1, len(lines)):
+            text = lines[i].strip()
+            if text and len(lines[i]) - len(lines[i].lstrip()) <= len(m[1]) and not text.startswith(")"):
+                break
+            end = i if text else end
+        found.append((m[2], start + 1, end - start + 1))
+    return found
+
+
+def test_sizes() -> None:
+    bad = []
+    for path in [*files("*.py", "*.pyx", "*.pxd", "*.pyi"), *files(".ci/run")]:
+        count = len(path.read_text().splitlines())
+        bad += [f"{path.relative_to(ROOT)}: {count} lines (at most {LINES_MAX})"] if count > LINES_MAX else []
+        if path.suffix in {".py", ".pyx", ".pxd"}:
+            bad += [f"{where(path, line)}: {name} has {n} lines (at most {FUNCTION_LINES_MAX})"
+                    for name, line, n in functions(path) if n > FUNCTION_LINES_MAX]
+    no(bad, "split what outgrew its room:")
+
+
+def test_names_and_leftovers() -> None:
+    code = files("*.py", "*.pyx", "*.pxd", "*.pyi")
+    vague = re.compile(r"^_?(?:utils?|commons?|helpers?|misc|stuff)$")
+    bad = [f"{p.relative_to(ROOT)}: a name that says nothing" for p in code
+           if any(vague.match(part) for part in p.relative_to(ROOT).with_suffix("").parts)]
+    for path in [*code, *files("*.md", "*.toml", "*.in", "*.txt", "*.jsonl"), *files(".ci/run")]:
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            bad += [f"{where(path, number)}: {m[0]}" for rule in (MARKS, PLACES) if (m := rule.search(line))]
+    no(bad, "leftovers, vague names, or places that only one machine has:")
+
+
+def test_no_swallowed_errors_no_prints_no_salted_hash() -> None:
+    bad = []
+    for path in files("*.py"):
+        module = module_of(path) if path.is_relative_to(PACKAGE) else None
+        floor = (place(module) or (9, False))[0] if module else 9
+        for node in ast.walk(ast.parse(path.read_text())):
+            line = where(path, getattr(node, "lineno", 0))
+            if isinstance(node, ast.ExceptHandler):
+                broad = node.type is None or re.search(r"\b(Base)?Exception\b", ast.unparse(node.type))
+                idle = all(isinstance(s, ast.Pass | ast.Continue) or (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant)) for s in node.body)
+                bad += [f"{line}: a bare except"] if node.type is None else []
+                bad += [f"{line}: a swallowed exception"] if broad and idle else []
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                bad += [f"{line}: print() outside the cli"] if node.func.id == "print" and module and floor < 5 else []
+                bad += [f"{line}: hash() differs between processes; use blake2b"] if node.func.id == "hash" and floor <= 2 else []
+    for path in package(".pyx", ".pxd"):
+        for number, line in enumerate(bare(path).split("\n"), 1):
+            if re.match(r"\s*except(\s+(Base)?Exception\b.*)?:\s*(pass)?\s*$", line):
+                bad.append(f"{where(path, number)}: a bare except")
+            if m := re.search(r"(?<![\w.])(hash|print)\(", line):
+                bad.append(f"{where(path, number)}: {m[1]}()")
+    no(bad, "errors are handled or raised; only the cli prints:")
+
+
+def test_packaging_lists_everything() -> None:
+    rules = (ROOT / "MANIFEST.in").read_text()
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    setup = (ROOT / "setup.py").read_text()
+    listed = (re.search(r"^recursive-include wheelsched (.+)$", rules, re.MULTILINE) or ["", ""])[1].split()
+    built = (".c", ".so", ".pyc")
+    bad = [f"{p.relative_to(ROOT)}: no rule of MANIFEST.in takes it" for p in files("*")
+           if p.is_relative_to(PACKAGE) and p.suffix not in built and not any(fnmatchcase(p.name, rule) for rule in listed)]
+    bad += [f"MANIFEST.in: no `graft {folder}`" for folder in ("tests", "benchmarks") if f"graft {folder}\n" not in rules + "\n"]
+    bad += [f"MANIFEST.in: {name} is not included" for name in ("LICENSE", "README.md", "CHANGELOG.md") if name not in rules]
+    packages = {".".join(p.parent.relative_to(ROOT).parts) for p in package("__init__.py")}
+    bad += [f"pyproject.toml: package {name} is not listed" for name in packages - set(pyproject["tool"]["setuptools"]["packages"])]
+    for path in package(".pyx"):
+        bad += [] if path.with_suffix(".pyi").exists() else [f"{path.relative_to(ROOT)}: no .pyi beside it"]
+        bad += [] if f'"{path.stem}"' in setup else [f"{path.relative_to(ROOT)}: setup.py does not build it"]
+    no(bad, "what is not listed is not shipped:")
+
+
+def test_changelog_names_this_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    heads = re.findall(r"^## \[?(Unreleased|\d[\w.]*)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert {"Unreleased", version} & set(heads), f"CHANGELOG.md has no section Unreleased or {version}: {heads}"

@@ -1,0 +1,76 @@
+"""wheelsched: a job-scheduler appliance.
+
+The public names are loaded when they are first used, so that `import wheelsched` stays light.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .aclient import AsyncClient, AsyncRun
+    from .client import Client, Run, default_socket_path
+    from .errors import (
+        AlreadyExistsError,
+        ConfigError,
+        CorruptJournalError,
+        DeadlineExceededError,
+        FailedPreconditionError,
+        FencedError,
+        InternalError,
+        InvalidArgumentError,
+        LockedError,
+        NotFoundError,
+        PayloadError,
+        PermissionDeniedError,
+        ResourceExhaustedError,
+        RunFailed,
+        RunTimeout,
+        ScheduleError,
+        StorageFullError,
+        UnavailableError,
+        UnimplementedError,
+        WheelschedError,
+    )
+    from .model import Call, Catchup, Command, Http, Job, Overlap, Retry
+    from .schedule import At, Cron, Every, Manual
+    from .tasks import current_run, task
+    from .views import Attempt, JobInfo, PutResults, RunError
+
+__all__ = [
+    "AlreadyExistsError", "AsyncClient", "AsyncRun", "At", "Attempt", "Call", "Catchup", "Client", "Command", "ConfigError",
+    "CorruptJournalError", "Cron", "DeadlineExceededError", "Every", "FailedPreconditionError", "FencedError", "Http",
+    "InternalError", "InvalidArgumentError", "Job", "JobInfo", "LockedError", "Manual", "NotFoundError", "Overlap",
+    "PayloadError", "PermissionDeniedError", "PutResults", "ResourceExhaustedError", "Retry", "Run", "RunError", "RunFailed",
+    "RunTimeout", "ScheduleError", "StorageFullError", "UnavailableError", "UnimplementedError", "WheelschedError",
+    "__version__", "current_run", "default_socket_path", "task",
+]
+
+_FROM = {
+    "aclient": ("AsyncClient", "AsyncRun"),
+    "client": ("Client", "Run", "default_socket_path"),
+    "model": ("Call", "Catchup", "Command", "Http", "Job", "Overlap", "Retry"),
+    "schedule": ("At", "Cron", "Every", "Manual"),
+    "tasks": ("current_run", "task"),
+    "views": ("Attempt", "JobInfo", "PutResults", "RunError"),
+}
+_MODULE = {name: module for module, names in _FROM.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name at its first use (PEP 562). AttributeError for any other."""
+    if name == "__version__":
+        metadata = import_module("importlib.metadata")
+        value: Any = metadata.version("wheelsched")
+    elif name in __all__:
+        module = import_module(f"{__name__}.{_MODULE.get(name, 'errors')}")
+        value = getattr(module, name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

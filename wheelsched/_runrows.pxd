@@ -1,0 +1,110 @@
+"""The run row. 160 bytes; see RUN_DTYPE in _runrows.pyx, which must agree."""
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from wheelsched._jobs cimport JobTable
+from wheelsched._rows cimport Blob, Rows
+
+cdef enum:
+    # model.RunState and model.Event; a test compares them
+    SCHEDULED = 1
+    QUEUED = 2
+    LEASED = 3
+    RETRY_WAIT = 4
+    DEAD = 6
+    SKIPPED = 8
+    DUE = 1
+    GRANT = 2
+    GIVE_BACK = 3
+    RETRY = 5
+    REDRIVE = 8
+    DISCARD = 9
+    # lists
+    NO_LIST = 0
+    FINISHED_LIST = 1
+    DEAD_LIST = 2
+    FIRST_LIST = 3
+    # flags
+    CANCEL_ASKED = 1
+    DISCARDED = 2
+
+
+cdef packed struct Run:
+    uint64_t id_high     # milliseconds of the nominal time << 16 | high part of the key
+    uint64_t id_low
+    int64_t nominal_us
+    int64_t created_us
+    int64_t due_us       # scheduled: armed for; retry_wait: monotonic instant; skipped: end of the range
+    int64_t queued_us
+    int64_t started_us   # of the last attempt
+    int64_t ended_us
+    int64_t token
+    uint64_t order       # position in its list: grows by one with each entry
+    Blob* payload
+    Blob* result         # of the last attempt
+    Blob* history        # earlier attempts, packed one behind the other
+    uint32_t job
+    uint32_t spec
+    uint32_t worker
+    uint32_t missed      # occurrences folded into this one
+    uint32_t count       # occurrences of a skipped range
+    uint32_t list_id
+    uint32_t prev
+    uint32_t next
+    uint32_t job_prev
+    uint32_t job_next
+    uint16_t attempt
+    uint16_t budget      # attempts allowed
+    uint8_t state        # model.RunState
+    uint8_t outcome      # model.Outcome of the last attempt
+    uint8_t trigger      # model.Trigger
+    uint8_t reason       # model.Reason
+    uint8_t disposition  # model.Disposition
+    uint8_t flags        # CANCEL_ASKED, DISCARDED
+    uint16_t unused
+
+cdef struct List:
+    uint32_t head
+    uint32_t tail
+    uint32_t count
+
+
+cdef class RunRows(Rows):
+    cdef JobTable jobs
+    cdef uint32_t* index
+    cdef uint32_t index_mask
+    cdef uint32_t index_used
+    cdef List* lists
+    cdef uint32_t list_count
+    cdef uint32_t* spec_line
+    cdef uint16_t* spec_attempts
+    cdef uint32_t spec_count
+    cdef uint8_t moves[256]  # state << 4 | event -> state, 0: illegal
+    cdef public uint64_t order
+
+    cdef inline Run* run(self, uint32_t i) noexcept nogil:
+        return <Run*>self.row(i)
+
+    cdef uint32_t lookup(self, uint64_t high, uint64_t low) noexcept nogil
+    cdef int index_add(self, uint32_t slot) except -1
+    cdef void index_remove(self, uint32_t slot) noexcept nogil
+    cdef int index_resize(self, uint32_t size) except -1
+    cdef void push(self, uint32_t list_id, uint32_t slot) noexcept nogil
+    cdef void insert(self, uint32_t list_id, uint32_t slot) noexcept nogil
+    cdef void unlink(self, uint32_t slot) noexcept nogil
+    cdef void chain(self, uint32_t slot) noexcept nogil
+    cdef void unchain(self, uint32_t slot) noexcept nogil
+    cdef uint32_t make(self, uint32_t job, uint64_t high, uint64_t low, uint8_t state) except? 0xFFFFFFFF
+    cdef int move(self, uint32_t slot, uint8_t event) except -1
+    cdef int settle(self, uint32_t slot) except -1
+    cdef int verify(self, const uint32_t[::1] slots, uint8_t event) except -1
+
+
+cdef inline Blob* blob_of(RunRows t, uint32_t slot, int which) noexcept nogil:
+    """The job's name (0), payload (1), result (2) or history (3) of one run."""
+    cdef Run* r = t.run(slot)
+    if which == 0:
+        return t.jobs.job(r.job).name
+    if which == 1:
+        return r.payload
+    return r.result if which == 2 else r.history

@@ -1,0 +1,329 @@
+"""Runs in columns: create, queue, lease, finish and fold them in bulk. Only `state.py` calls what changes rows."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from wheelsched._jobs cimport Job
+from wheelsched._rows cimport NONE, Blob, blob_bytes, blob_data, blob_drop, blob_from, blob_share
+from wheelsched._runrows cimport (
+    CANCEL_ASKED, DEAD_LIST, DISCARD, DISCARDED, DUE, FINISHED_LIST, GIVE_BACK, GRANT, LEASED, QUEUED, REDRIVE, RETRY_WAIT, SKIPPED, Run, RunRows, blob_of,
+)
+
+import numpy as np
+
+FINISHED = FINISHED_LIST
+DEAD_LETTERS = DEAD_LIST
+NO_ROW = NONE
+
+
+cdef inline uint64_t _load64(const uint8_t* p) noexcept nogil:
+    cdef uint64_t v = 0
+    cdef int k
+    for k in range(8):
+        v = (v << 8) | p[k]
+    return v
+
+
+cdef inline void _store64(uint8_t* p, uint64_t v) noexcept nogil:
+    cdef int k
+    for k in range(8):
+        p[k] = <uint8_t>(v >> (56 - 8 * k))
+
+
+cdef class RunTable(RunRows):
+    """All runs that are open, dead letters, or finished and not yet folded."""
+
+    def due(self, const uint32_t[::1] job, const int64_t[::1] nominal, const uint8_t[::1] state, const uint8_t[::1] disposition,
+            const uint8_t[::1] reason, const int64_t[::1] until, const uint32_t[::1] count, const uint32_t[::1] missed, int64_t at):
+        """One row for each decided occurrence: a run (state queued or scheduled) or a ledger row (state skipped). Rows as uint32 array.
+
+        AssertionError when a run record for that job and nominal time is there already.
+        """
+        cdef Py_ssize_t n = job.shape[0], i
+        assert n == nominal.shape[0] == state.shape[0] == disposition.shape[0] == reason.shape[0] == until.shape[0]
+        assert n == count.shape[0] == missed.shape[0]
+        out = np.empty(n, np.uint32)
+        cdef uint32_t[::1] slots = out
+        cdef Job* j
+        cdef Run* r
+        cdef uint32_t s
+        for i in range(n):
+            assert self.jobs.live(job[i]), f"no job in row {job[i]}"
+            j = self.jobs.job(job[i])
+            s = self.make(job[i], (<uint64_t>(nominal[i] // 1000) << 16) | j.key_high, j.key_low, state[i])
+            slots[i] = s
+            r = self.run(s)
+            r.nominal_us = nominal[i]
+            r.created_us = at
+            r.trigger = 1
+            r.spec = j.spec
+            r.disposition = disposition[i]
+            r.reason = reason[i]
+            r.missed = missed[i]
+            r.count = count[i]
+            r.due_us = until[i]
+            if state[i] == SKIPPED:
+                r.ended_us = at
+                self.settle(s)
+                continue
+            j.fired += 1
+            r.payload = blob_share(j.payload)
+            r.budget = self.spec_attempts[r.spec]
+            if state[i] == QUEUED:
+                r.queued_us = at
+                self.push(self.spec_line[r.spec], s)
+        return out
+
+    def enqueue(self, const uint32_t[::1] job, bytes ids, const uint32_t[::1] spec, const uint8_t[::1] trigger, const int64_t[::1] nominal,
+                const int64_t[::1] due, const uint8_t[::1] state, list payloads, int64_t at):
+        """Runs with ids of their own (16 bytes each) and their own payloads. Rows as a uint32 array."""
+        cdef Py_ssize_t n = job.shape[0], i
+        assert len(ids) == 16 * n and n == spec.shape[0] == trigger.shape[0] == nominal.shape[0] == due.shape[0] == state.shape[0]
+        assert n == len(payloads)
+        out = np.empty(n, np.uint32)
+        cdef uint32_t[::1] slots = out
+        cdef const uint8_t* p = <const uint8_t*>PyBytes_AS_STRING(ids)
+        cdef bytes payload
+        cdef Run* r
+        cdef uint32_t s
+        for i in range(n):
+            s = self.make(job[i], _load64(p), _load64(p + 8), state[i])
+            p += 16
+            slots[i] = s
+            r = self.run(s)
+            payload = payloads[i]
+            r.payload = blob_from(payload)
+            r.nominal_us = nominal[i]
+            r.created_us = at
+            r.due_us = due[i]
+            r.trigger = trigger[i]
+            r.spec = spec[i]
+            r.disposition = 1
+            r.budget = self.spec_attempts[r.spec]
+            if state[i] == QUEUED:
+                r.queued_us = at
+                self.push(self.spec_line[r.spec], s)
+        return out
+
+    def wake(self, const uint32_t[::1] slots, int64_t at):
+        """Scheduled and waiting runs whose instant or turn has come enter their ready line."""
+        cdef Py_ssize_t i
+        self.verify(slots, DUE)
+        for i in range(slots.shape[0]):
+            self.move(slots[i], DUE)
+            self.run(slots[i]).queued_us = at
+            self.push(self.spec_line[self.run(slots[i]).spec], slots[i])
+
+    def grant(self, const uint32_t[::1] slots, uint32_t worker, uint32_t list_id, int64_t token, int64_t at):
+        """Lease queued runs to a worker, tokens counting up from `token`. An attempt is spent."""
+        cdef Py_ssize_t i
+        cdef Run* r
+        cdef uint64_t order
+        self.verify(slots, GRANT)
+        for i in range(slots.shape[0]):
+            r = self.run(slots[i])
+            order = r.order
+            self.move(slots[i], GRANT)
+            r.attempt += 1
+            r.token = token + i
+            r.worker = worker
+            r.outcome = 0
+            r.started_us = r.ended_us = 0
+            blob_drop(r.result)
+            r.result = NULL
+            self.push(list_id, slots[i])
+            self.order -= 1
+            r.order = order  # kept for the way back; a worker's list is in token order anyway
+
+    def give_back(self, const uint32_t[::1] slots):
+        """Leased runs of which it is proven that user code was not entered: no attempt is spent, the place in the line is kept."""
+        cdef Py_ssize_t i
+        cdef Run* r
+        self.verify(slots, GIVE_BACK)
+        for i in range(slots.shape[0]):
+            self.move(slots[i], GIVE_BACK)
+            r = self.run(slots[i])
+            r.attempt -= 1
+            self.insert(self.spec_line[r.spec], slots[i])
+
+    def finish(self, const uint32_t[::1] slots, const uint8_t[::1] event, const uint8_t[::1] outcome, const int64_t[::1] started,
+               const int64_t[::1] ended, const int64_t[::1] due, dict results, dict histories):
+        """End attempts. `results`: row number in `slots` -> bytes; `histories`: likewise the packed earlier attempts, for retries."""
+        cdef Py_ssize_t n = slots.shape[0], i
+        cdef Run* r
+        cdef bytes data
+        assert n == event.shape[0] == outcome.shape[0] == started.shape[0] == ended.shape[0] == due.shape[0]
+        for i in range(n):
+            assert self.live(slots[i]), f"no run in row {slots[i]}"
+            if not self.moves[(self.run(slots[i]).state << 4) | event[i]]:
+                raise ValueError(f"run {self.text_id(slots[i])} in state {self.run(slots[i]).state}: event {event[i]} is illegal")
+        for i in range(n):
+            self.move(slots[i], event[i])
+            r = self.run(slots[i])
+            r.started_us = started[i]
+            r.ended_us = ended[i]
+            r.outcome = outcome[i]
+            if r.state == RETRY_WAIT:
+                r.due_us = due[i]
+            else:
+                self.settle(slots[i])
+        for i, data in results.items():
+            r = self.run(slots[i])
+            blob_drop(r.result)
+            r.result = NULL
+            r.result = blob_from(data)
+        for i, data in histories.items():
+            r = self.run(slots[i])
+            blob_drop(r.history)
+            r.history = NULL
+            r.history = blob_from(data)
+
+    def change(self, const uint32_t[::1] slots, uint8_t event, int64_t at, dict histories):
+        """Cancel, redrive or discard."""
+        cdef Py_ssize_t i
+        cdef Run* r
+        cdef bytes data
+        self.verify(slots, event)
+        for i in range(slots.shape[0]):
+            self.move(slots[i], event)
+            r = self.run(slots[i])
+            if event == REDRIVE:
+                r.budget = min(0xFFFF, r.attempt + self.spec_attempts[r.spec])
+                r.queued_us = at
+                self.push(self.spec_line[r.spec], slots[i])
+            elif event == DISCARD:
+                r.flags |= DISCARDED
+                self.push(FINISHED_LIST, slots[i])
+            else:
+                r.ended_us = at
+                self.settle(slots[i])
+        for i, data in histories.items():
+            r = self.run(slots[i])
+            blob_drop(r.history)
+            r.history = NULL
+            r.history = blob_from(data)
+
+    def ask_cancel(self, const uint32_t[::1] slots):
+        """Mark leased runs: whatever their attempt comes to, they end as cancelled unless they succeed."""
+        cdef Py_ssize_t i
+        for i in range(slots.shape[0]):
+            assert self.live(slots[i]) and self.run(slots[i]).state == LEASED
+        for i in range(slots.shape[0]):
+            self.touch(slots[i])
+            self.run(slots[i]).flags |= CANCEL_ASKED
+
+    def fold(self, uint32_t count):
+        """Forget the `count` oldest finished rows: history has them."""
+        cdef uint32_t s
+        assert count <= self.lists[FINISHED_LIST].count
+        for _ in range(count):
+            s = self.lists[FINISHED_LIST].head
+            self.touch(s)
+            self.jobs.touch(self.run(s).job)
+            self.unlink(s)
+            self.unchain(s)
+            self.index_remove(s)
+            self.release(s)
+
+    # Questions
+
+    def find(self, bytes ids):
+        """Rows (uint32 array) of run ids of 16 bytes each; NO_ROW where there is none."""
+        cdef Py_ssize_t n = len(ids) // 16, i
+        out = np.empty(n, np.uint32)
+        cdef uint32_t[::1] slots = out
+        cdef const uint8_t* p = <const uint8_t*>PyBytes_AS_STRING(ids)
+        for i in range(n):
+            slots[i] = self.lookup(_load64(p + 16 * i), _load64(p + 16 * i + 8))
+        return out
+
+    def exists(self, const uint32_t[::1] job, const int64_t[::1] nominal):
+        """uint8 array: 1 where a row for that job and nominal time is in the table."""
+        cdef Py_ssize_t n = job.shape[0], i
+        out = np.empty(n, np.uint8)
+        cdef uint8_t[::1] result = out
+        cdef Job* j
+        for i in range(n):
+            j = self.jobs.job(job[i])
+            result[i] = self.lookup((<uint64_t>(nominal[i] // 1000) << 16) | j.key_high, j.key_low) != NONE
+        return out
+
+    def held(self, bytes ids, const int64_t[::1] tokens):
+        """(rows, verdict) for completions: 1 held under that token, 2 stale, 3 ended before under that very token."""
+        cdef Py_ssize_t n = tokens.shape[0], i
+        assert len(ids) == 16 * n
+        out = np.empty(n, np.uint32)
+        verdict = np.empty(n, np.uint8)
+        cdef uint32_t[::1] slots = out
+        cdef uint8_t[::1] v = verdict
+        cdef const uint8_t* p = <const uint8_t*>PyBytes_AS_STRING(ids)
+        cdef uint32_t s
+        for i in range(n):
+            s = self.lookup(_load64(p + 16 * i), _load64(p + 16 * i + 8))
+            slots[i] = s
+            if s == NONE or self.run(s).token != tokens[i]:
+                v[i] = 2
+            elif self.run(s).state == LEASED:
+                v[i] = 1
+            else:
+                v[i] = 3
+        return out, verdict
+
+    def peek(self, uint32_t list_id, uint32_t limit):
+        """The first rows of a list in order, at most `limit`: uint32 array."""
+        assert list_id < self.list_count
+        cdef uint32_t n = min(limit, self.lists[list_id].count), i, s = self.lists[list_id].head
+        out = np.empty(n, np.uint32)
+        cdef uint32_t[::1] slots = out
+        for i in range(n):
+            slots[i] = s
+            s = self.run(s).next
+        return out
+
+    def blobs(self, uint32_t slot):
+        """(payload, result, history) of one run."""
+        if not self.live(slot):
+            raise IndexError(f"no run in row {slot}")
+        cdef Run* r = self.run(slot)
+        return blob_bytes(r.payload), blob_bytes(r.result), blob_bytes(r.history)
+
+    def joined(self, const uint32_t[::1] slots, str what):
+        """One byte string of each run, joined, and their ends as a uint32 array: `what` is job, payload, result or history."""
+        cdef Py_ssize_t n = slots.shape[0], i
+        cdef int which = ("job", "payload", "result", "history").index(what)
+        ends = np.empty(n, np.uint32)
+        cdef uint32_t[::1] e = ends
+        cdef uint64_t size = 0
+        cdef Blob* b
+        for i in range(n):
+            b = blob_of(self, slots[i], which)
+            size += b.size if b != NULL else 0
+            e[i] = <uint32_t>size
+        out = PyBytes_FromStringAndSize(NULL, size)
+        cdef char* p = PyBytes_AS_STRING(out)
+        for i in range(n):
+            b = blob_of(self, slots[i], which)
+            if b != NULL:
+                memcpy(p, blob_data(b), b.size)
+                p += b.size
+        return out, ends
+
+    def ids(self, const uint32_t[::1] slots):
+        """Run ids, 16 bytes each, joined."""
+        cdef Py_ssize_t n = slots.shape[0], i
+        out = PyBytes_FromStringAndSize(NULL, 16 * n)
+        cdef uint8_t* p = <uint8_t*>PyBytes_AS_STRING(out)
+        for i in range(n):
+            _store64(p + 16 * i, self.run(slots[i]).id_high)
+            _store64(p + 16 * i + 8, self.run(slots[i]).id_low)
+        return out
+
+    def turns(self, const uint32_t[::1] slots):
+        """Rows of the jobs behind these runs that have runs waiting for a turn; each once: list of int."""
+        cdef Py_ssize_t i
+        seen = set()
+        for i in range(slots.shape[0]):
+            if self.jobs.job(self.run(slots[i]).job).waiting:
+                seen.add(self.run(slots[i]).job)
+        return sorted(seen)

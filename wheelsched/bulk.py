@@ -1,0 +1,246 @@
+"""put_many: many jobs into frames of columns, fast. No I/O.
+
+What jobs share is made once: the `given` map for each distinct (task, schedule, policies, options), and the payload of a
+call used again and again. For a one-time job a name check, one MessagePack and two column entries are left.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from array import array
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+import msgpack
+
+from .definition import given_from_api
+from .errors import DeadlineExceededError, InternalError, InvalidArgumentError, UnavailableError, WheelschedError
+from .model import FRAME_JOBS_MAX, NAME_MAX, NAMESPACE_MAX, NEVER, PAYLOAD_MAX, Call, Job, parse_job_name
+from .protocol import FRAME_MAX, encode_payload, encode_value
+from .schedule import At
+from .session import PIPELINE_MAX, Ask
+from .views import PutResults
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Iterator
+
+__all__ = ["Bulk", "put_many_flow"]
+
+_FULL_NAME: Final = re.compile(
+    rf"[A-Za-z0-9._:-]{{1,{NAMESPACE_MAX}}}/[A-Za-z0-9._:/-]{{1,{NAME_MAX}}}", re.ASCII
+).fullmatch
+_SCALARS: Final = frozenset({str, bytes, float, bool, type(None)})
+_FRAME_ROOM: Final = FRAME_MAX - 1_024  # the rest of the frame: verb, keys, lengths
+_ROW_ROOM: Final = 4 + 8 + 3 + 5  # columns, and the heads of a name and a payload
+_CACHE_MAX: Final = 10_000
+_AT: Final = "at"
+
+
+class _Frame:
+    """The columns of one frame."""
+
+    __slots__ = ("given", "names", "param_us", "payloads", "room", "rows", "which")
+
+    def __init__(self) -> None:
+        self.given: list[dict[str, Any]] = []
+        self.rows: dict[bytes, int] = {}  # packed `given` -> its row
+        self.names: list[str] = []
+        self.which = array("I")
+        self.param_us = array("q")
+        self.payloads: list[bytes] = []
+        self.room = _FRAME_ROOM
+
+    def row(self, given: dict[str, Any], packed: bytes) -> int:
+        """The row of a `given` in this frame."""
+        row = self.rows.get(packed)
+        if row is None:
+            row = self.rows[packed] = len(self.given)
+            self.given.append(given)
+            self.room -= len(packed)
+        return row
+
+
+class Bulk:
+    """Splits jobs into questions of at most 10,000 jobs and 1 MiB, in order."""
+
+    def __init__(self) -> None:
+        self._pack = msgpack.Packer(use_bin_type=True, datetime=True).pack
+        self._cache: dict[Any, tuple[dict[str, Any], bytes]] = {}
+        self._last_call: Call | None = None
+        self._last_payload = b""
+
+    def asks(self, jobs: Iterable[Job]) -> Iterator[Ask[tuple[list[str], bytes]]]:
+        """The questions; each answer is (names, column of result codes).
+
+        InvalidArgumentError and PayloadError name the job and carry its row in detail["row"].
+        """
+        row = 0
+        frame = _Frame()
+        rows: dict[Any, int] = {}  # key of a definition -> its row in this frame
+        for job in jobs:
+            try:
+                name, call, key = self._read(job)
+                payload = self._last_payload if call is self._last_call else self._payload(call)
+                need = len(name) + len(payload) + _ROW_ROOM
+                which = rows.get(key, -1)
+                if which < 0:
+                    given, packed = self._given(key, job)
+                    need += len(packed)
+                schedule = job.schedule
+                param_us = NEVER if isinstance(schedule, list | tuple) else schedule.param_us()
+            except WheelschedError as e:
+                raise _named(e, job, row) from e
+            if need > frame.room or len(frame.names) == FRAME_JOBS_MAX:
+                yield _ask(frame, row)
+                frame, rows = _Frame(), {}
+                given, packed = self._given(key, job)
+                which = -1
+            if which < 0:
+                which = rows[key] = frame.row(given, packed)
+            frame.names.append(name)
+            frame.which.append(which)
+            frame.param_us.append(param_us)
+            frame.payloads.append(payload)
+            frame.room -= len(name) + len(payload) + _ROW_ROOM
+            row += 1
+        if frame.names:
+            yield _ask(frame, row)
+
+    def _read(self, job: Job) -> tuple[str, Call, Any]:
+        """(full name, call, what tells its definition from others)."""
+        if not isinstance(job, Job):
+            raise InvalidArgumentError(f"put_many takes Job(name, call, schedule, ...), not {type(job).__name__}")
+        name, call = job.name, job.call
+        if not isinstance(name, str) or not _FULL_NAME(name):
+            name = parse_job_name(name)
+        if not isinstance(call, Call):
+            raise InvalidArgumentError(f"call: Call(...) or a task's .call(...) is wanted, not {type(call).__name__}")
+        schedule = job.schedule
+        if type(schedule) is At:
+            if not job.policies and not call.options:
+                return name, call, call.task
+            schedule = _AT
+        elif schedule is None:
+            raise InvalidArgumentError("schedule: Cron(...), Every(...), At(...) or Manual() is wanted, not None")
+        return name, call, _key(call, schedule, job.policies)
+
+    def _payload(self, call: Call) -> bytes:
+        """The call's payload. PayloadError names what can't be stored."""
+        args, kwargs = call.args, call.kwargs
+        for value in (*args, *kwargs.values()) if kwargs else args:
+            kind = type(value)
+            if kind not in _SCALARS and (kind is not int or not -(2**63) <= value < 2**63):
+                return encode_payload(args, kwargs)
+        try:
+            data: bytes = self._pack((args, kwargs))
+        except ValueError:  # text that isn't UTF-8
+            return encode_payload(args, kwargs)
+        if len(data) > PAYLOAD_MAX:
+            return encode_payload(args, kwargs)
+        self._last_call, self._last_payload = call, data
+        return data
+
+    def _given(self, key: Any, job: Job) -> tuple[dict[str, Any], bytes]:
+        """(`given`, its packed form), built once for each key."""
+        found = self._cache.get(key)
+        if found is None:
+            given, _ = given_from_api(job.call, job.schedule, job.policies)
+            if len(self._cache) >= _CACHE_MAX:
+                self._cache.clear()
+            found = self._cache[key] = (given, encode_value(given, "given"))
+        return found
+
+
+def _key(call: Call, schedule: Any, policies: dict[str, Any]) -> Any:
+    """What jobs of the same definition share; types count, since True == 1. What can't be hashed is like nothing else."""
+    parts = [call.task, schedule]
+    for values in (call.options, policies):
+        parts.append(len(values))
+        for name, value in values.items():
+            parts += (name, type(value), value)
+    key = tuple(parts)
+    try:
+        hash(key)
+    except TypeError:
+        return object()
+    return key
+
+
+def _named(error: WheelschedError, job: Any, row: int) -> WheelschedError:
+    """The same error, saying which job it is about."""
+    name = str(getattr(job, "name", "?"))[:200]
+    detail = {**error.detail, "row": row}
+    return type(error)(f"job {name!r} (row {row}): {error.message}", **detail)
+
+
+def _little(column: array[int], size: int) -> bytes:
+    """The bytes of a column, little-endian."""
+    if column.itemsize != size:
+        raise InternalError(f"this platform's array({column.typecode!r}) has {column.itemsize} bytes, not {size}")
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column.tobytes()
+
+
+def _ask(frame: _Frame, end: int) -> Ask[tuple[list[str], bytes]]:
+    """The question of one frame, whose last row is before `end`."""
+    names = frame.names
+
+    def read(result: Any) -> tuple[list[str], bytes]:
+        column = result.get("result") if isinstance(result, dict) else None
+        if not isinstance(column, bytes):
+            raise InternalError("the server's answer to put_many has no results")
+        return names, column
+
+    args = {
+        "given": frame.given, "names": names, "which": _little(frame.which, 4), "param_us": _little(frame.param_us, 8),
+        "payload": frame.payloads,
+    }
+    return Ask("put_many", args, read, end - len(names))
+
+
+def put_many_flow(jobs: Iterable[Job]) -> Generator[tuple[str, Any], Any, PutResults]:
+    """put_many as steps for a client to carry out, a few frames at a time: ("start", Ask) -> a handle, ("finish", handle)
+    -> its answer, ("drop", handle). Errors are thrown in. After one, no further frame is begun, but the answers of those
+    under way are taken, so that `detail["accepted"]` is right.
+    """
+    results = PutResults()
+    window: deque[tuple[int, Any]] = deque()
+    asks = Bulk().asks(jobs)
+    failed: WheelschedError | None = None
+    try:
+        while True:
+            ask = None
+            if failed is None:
+                try:
+                    ask = next(asks, None)
+                except WheelschedError as e:
+                    failed = e
+            if ask is None or len(window) == PIPELINE_MAX:
+                if not window:
+                    break
+                row, handle = window.popleft()
+                try:
+                    results.add(*(yield "finish", handle))
+                except (DeadlineExceededError, UnavailableError):
+                    raise
+                except WheelschedError as e:
+                    failed = failed or _with_rows(e, row)
+            if ask is not None and failed is None:
+                window.append((ask.row, (yield "start", ask)))
+    except WheelschedError as e:
+        for _, handle in window:
+            yield "drop", handle
+        failed = e
+    if failed is not None:
+        raise type(failed)(failed.message, **{**failed.detail, "accepted": len(results)}) from failed
+    return results
+
+
+def _with_rows(error: WheelschedError, first: int) -> WheelschedError:
+    """The same error, with rows counted over the whole list."""
+    jobs = error.detail.get("jobs")
+    if not isinstance(jobs, list):
+        return error
+    return type(error)(error.message, **{**error.detail, "jobs": [[row + first, message] for row, message in jobs]})

@@ -1,0 +1,288 @@
+"""Client: the synchronous face of a wheelsched server, over its Unix socket.
+
+    with Client() as ws:
+        ws.put("ping", Call("net.ping", "a.example"), Every("30s"))
+
+Connects when first used, reconnects by itself and sends what was open again with the same request id, so that the server
+does it once. Safe for threads. `timeout=` is a duration and bounds one call (for listings and put_many: one page, one
+frame); in `put` and `enqueue`, where `timeout` is the job's policy, it is named `call_timeout=`.
+
+Every method raises InvalidArgumentError or PayloadError for what the caller passed, UnavailableError without a server,
+DeadlineExceededError after the timeout, and the error that the server answers.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import ABC, abstractmethod
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from .bulk import put_many_flow
+from .errors import NotFoundError, RunTimeout, WheelschedError
+from .transport import Transport, check_path
+from .verbs import WAIT_S_MAX, Verbs, call_seconds, outcome
+from .views import RunInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from datetime import datetime
+    from types import TracebackType
+    from typing import Self
+
+    from .model import Call, Job
+    from .session import Ask
+    from .verbs import Pages
+    from .views import JobInfo, PutResults
+
+__all__ = ["BaseClient", "Client", "Listing", "Run", "default_socket_path"]
+
+T = TypeVar("T")
+
+TIMEOUT_S: Final = 60.0
+RETRY_FOR_S: Final = 30.0
+WAIT_GRACE_S: Final = 10.0  # for the answer to a `wait` whose time is over
+
+
+def default_socket_path() -> str:
+    """$WHEELSCHED_SOCKET, or wheelsched/wheelsched.sock in $XDG_RUNTIME_DIR, or ~/.wheelsched/wheelsched.sock."""
+    path = os.environ.get("WHEELSCHED_SOCKET")
+    if path:
+        return path
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime:
+        return str(Path(runtime, "wheelsched", "wheelsched.sock"))
+    return str(Path("~/.wheelsched/wheelsched.sock").expanduser())
+
+
+class Run(RunInfo):
+    """A run, with the means to ask about it again."""
+
+    __slots__ = ("_client",)
+
+    def __init__(self, raw: dict[str, Any], client: BaseClient) -> None:
+        super().__init__(raw)
+        self._client = client
+
+    def refresh(self) -> Self:
+        """Ask the server again; the same object, brought up to date."""
+        self._raw = self._client.run(self.id)._raw  # noqa: SLF001 - its own kind
+        return self
+
+    def result(self, timeout: Any = None) -> Any:
+        """Wait for its end and give the return value. `timeout`: a duration; None waits as long as it takes.
+
+        RunFailed when it ended otherwise (`detail` has `state` and `error`), RunTimeout when it is not final in time.
+        """
+        seconds = call_seconds(timeout, None)
+        end = None if seconds is None else time.monotonic() + seconds
+        while not self.final:
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                raise RunTimeout(f"run {self.id} of {self.job} is {self.state} after {seconds:g} s", state=self.state)
+            self._raw = self._client.wait_run(self.id, WAIT_S_MAX if left is None else min(left, WAIT_S_MAX))._raw  # noqa: SLF001
+        return outcome(self)
+
+
+class Listing(Generic[T]):
+    """An iterable that asks for page after page as it is read; each iteration begins anew."""
+
+    def __init__(self, ask: Callable[[Ask[list[T]]], list[T]], pages: Callable[[], Pages[T]]) -> None:
+        self._ask = ask
+        self._pages = pages
+
+    def __iter__(self) -> Iterator[T]:
+        pages = self._pages()
+        while (ask := pages.next_ask()) is not None:
+            yield from self._ask(ask)
+
+
+class BaseClient(ABC):
+    """Every verb of a client; how a question reaches a server is left to `_do`."""
+
+    def __init__(self) -> None:
+        self._verbs: Verbs[Run] = Verbs(lambda raw: Run(raw, self))
+
+    @abstractmethod
+    def _do(self, ask: Ask[T], timeout: Any) -> T:
+        """The answer to a question."""
+
+    def _start(self, ask: Ask[Any], timeout: Any) -> Any:  # noqa: ARG002 - for those who can begin before they finish
+        """Begin a question; what `_finish` and `_drop` take."""
+        return ask
+
+    def _finish(self, handle: Any, timeout: Any) -> Any:
+        """The answer to a question that was begun."""
+        return self._do(handle, timeout)
+
+    def _drop(self, handle: Any) -> None:  # noqa: B027 - nothing to do where nothing was begun
+        """Nobody waits for this any more."""
+
+    def put(
+        self, name: str, call: Call, schedule: Any, *, paused: bool | None = None, note: str = "", version: int | None = None,
+        call_timeout: Any = None, **policies: Any,
+    ) -> JobInfo:
+        """Create or change a job by name; the answer has `result` and the resolved `spec`. `version`: only if it still is that.
+
+        `paused`: None leaves a job as it is (a new one is active), True and False pause and resume it.
+
+        AlreadyExistsError or FailedPreconditionError when `version` differs, UnimplementedError for a policy that the
+        server doesn't know.
+        """
+        return self._do(self._verbs.put(name, call, schedule, paused, note, version, policies), call_timeout)
+
+    def put_many(self, jobs: Iterable[Job], *, timeout: Any = None) -> PutResults:
+        """Put many jobs, in frames of at most 10,000 jobs and 1 MiB, each atomic and durable. The result lists every job.
+
+        On an error the frames before it are done: `detail["accepted"]` counts their jobs, `detail["jobs"]` has
+        [row, message] of those refused.
+        """
+        flow = put_many_flow(jobs)
+        step: Callable[[], tuple[str, Any]] = partial(next, flow)
+        while True:
+            try:
+                what, value = step()
+            except StopIteration as stop:
+                results: PutResults = stop.value
+                return results
+            try:
+                if what == "start":
+                    value = self._start(value, timeout)
+                elif what == "finish":
+                    value = self._finish(value, timeout)
+                else:
+                    self._drop(value)
+                step = partial(flow.send, value)
+            except WheelschedError as e:
+                step = partial(flow.throw, e)
+
+    def enqueue(
+        self, call: Call, *, delay: Any = None, at: Any = None, key: str | None = None, namespace: str = "default",
+        call_timeout: Any = None, **policies: Any,
+    ) -> Run:
+        """Run a call once: now, after `delay` (a duration) or at an instant. The same `key` again gives the same run."""
+        run = self._do(self._verbs.enqueue(call, delay, at, key, namespace, policies), call_timeout)
+        return run if run.known else self.run(run.id, timeout=call_timeout)
+
+    def get(self, name: str, *, timeout: Any = None) -> JobInfo:
+        """A job. NotFoundError."""
+        return self._do(self._verbs.get(name), timeout)
+
+    def jobs(
+        self, match: str | None = None, state: str | None = None, limit: int | None = None, *, timeout: Any = None
+    ) -> Listing[JobInfo]:
+        """Jobs whose name matches the glob, in any state or in one. `limit`: how many in all; None is all."""
+        return self._listing(self._verbs.jobs(match, state, limit), timeout)
+
+    def next(self, name: str, n: int = 1, *, timeout: Any = None) -> list[datetime]:
+        """Up to n coming nominal times of a job, in UTC. NotFoundError."""
+        return self._do(self._verbs.next(name, n), timeout)
+
+    def pause(self, name: str, note: str = "", *, timeout: Any = None) -> JobInfo:
+        """Hold a job's occurrences until `resume`. NotFoundError."""
+        return self._do(self._verbs.pause(name, note), timeout)
+
+    def resume(self, name: str, catchup: str | None = None, *, timeout: Any = None) -> JobInfo:
+        """Go on. `catchup`: skip, latest or all of what was missed; None: skip, but run a one-time job now. NotFoundError."""
+        return self._do(self._verbs.resume(name, catchup), timeout)
+
+    def delete(self, name: str, *, timeout: Any = None) -> JobInfo:
+        """End a job; a tombstone keeps what was decided. NotFoundError."""
+        return self._do(self._verbs.delete(name), timeout)
+
+    def trigger(self, name: str, key: str | None = None, *, timeout: Any = None) -> Run:
+        """Run a job now. The same `key` again gives the same run. NotFoundError, FailedPreconditionError when it is busy."""
+        run = self._do(self._verbs.trigger(name, key), timeout)
+        return run if run.known else self.run(run.id, timeout=timeout)
+
+    def run(self, run_id: str, *, timeout: Any = None) -> Run:
+        """A run. NotFoundError."""
+        return self._do(self._verbs.run(run_id), timeout)
+
+    def wait_run(self, run_id: str, seconds: float) -> Run:
+        """A run when it is final, or as it is after so many seconds."""
+        try:
+            run = self._do(self._verbs.wait(run_id, seconds), seconds + WAIT_GRACE_S)
+        except NotFoundError:  # not open any more: history may have it
+            return self.run(run_id)
+        return run if run.known else self.run(run_id)
+
+    def runs(
+        self, job: str | None = None, state: str | None = None, since: Any = None, until: Any = None, *, skipped: bool = False,
+        limit: int | None = None, timeout: Any = None,
+    ) -> Listing[Run]:
+        """Runs, oldest first: of a job or a glob of names, in a state, nominal times from `since` to `until`.
+
+        `skipped`: with the occurrences that made no run.
+        """
+        return self._listing(self._verbs.runs(job, state, since, until, skipped, limit), timeout)
+
+    def cancel(self, run_id: str, *, timeout: Any = None) -> Run:
+        """End a run: at once when it waits, cooperatively and then by force when it runs. NotFoundError."""
+        return self._do(self._verbs.cancel(run_id), timeout)
+
+    def dead(self, match: str | None = None, limit: int | None = None, *, timeout: Any = None) -> Listing[Run]:
+        """Dead letters: runs out of attempts, of jobs that match the glob."""
+        return self._listing(self._verbs.dead(match, limit), timeout)
+
+    def redrive(self, match: str | None = None, *, ids: Iterable[str] | None = None, timeout: Any = None) -> int:
+        """Queue dead letters again, by job name or by run id. How many."""
+        return self._do(self._verbs.redrive(match, ids), timeout)
+
+    def discard(self, match: str | None = None, *, ids: Iterable[str] | None = None, timeout: Any = None) -> int:
+        """Drop dead letters, by job name or by run id. How many."""
+        return self._do(self._verbs.discard(match, ids), timeout)
+
+    def stats(self, *, timeout: Any = None) -> dict[str, Any]:
+        """Counters, lag percentiles, workers, queues, tasks nobody serves."""
+        return self._do(self._verbs.stats(), timeout)
+
+    def _listing(self, pages: Callable[[], Pages[T]], timeout: Any) -> Listing[T]:
+        return Listing(lambda ask: self._do(ask, timeout), pages)
+
+
+class Client(BaseClient):
+    """The client of a server on this machine.
+
+    `path`: its socket, None for `default_socket_path()`. `timeout`: of each call, a duration. `retry_for`: seconds in
+    which a lost connection is made again (0: never; at most 500); a first call without a server fails at once.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, timeout: Any = TIMEOUT_S, retry_for: float = RETRY_FOR_S) -> None:
+        super().__init__()
+        self._timeout = call_seconds(timeout, None)
+        self._transport = Transport(
+            check_path(default_socket_path() if path is None else path), f"python client {os.getpid()}", retry_for
+        )
+
+    @property
+    def path(self) -> str:
+        """The socket's path."""
+        return self._transport.path
+
+    def close(self) -> None:
+        """End the connection. Calls after that raise FailedPreconditionError."""
+        self._transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _do(self, ask: Ask[T], timeout: Any) -> T:
+        seconds = call_seconds(timeout, self._timeout)
+        return self._transport.finish(self._transport.begin(ask), seconds)
+
+    def _start(self, ask: Ask[Any], timeout: Any) -> Any:
+        opened = self._transport.begin(ask)
+        self._transport.flush(opened, call_seconds(timeout, self._timeout))
+        return opened
+
+    def _finish(self, handle: Any, timeout: Any) -> Any:
+        return self._transport.finish(handle, call_seconds(timeout, self._timeout))
+
+    def _drop(self, handle: Any) -> None:
+        self._transport.drop(handle)

@@ -1,0 +1,81 @@
+"""One frozen Config, made from mappings; the command line reads the file, the environment and the flags."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from .errors import ConfigError, WheelschedError
+from .model import US, parse_duration
+
+WORKERS_MAX: Final = 1_024
+SOCKET_PATH_MAX: Final = 107  # bytes; the kernel's limit for a Unix socket
+RESERVE_BYTES: Final = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """How one server runs. Durations in microseconds, sizes in bytes."""
+
+    data: str
+    socket: str
+    tasks: tuple[str, ...] = ()
+    workers: int = 2
+    allow_commands: bool = False
+    allow_http: bool = False
+    map_size: int | None = None  # None: 4 TiB, less under an address space limit
+    reserve_bytes: int = RESERVE_BYTES
+    socket_mode: int = 0o600
+    socket_group: str | None = None
+    clock_offset_us: int = 0
+    clock_check_us: int = 0
+    snapshot_bytes: int = 64 * 1024 * 1024  # journal bytes after which a snapshot is taken
+    retention_us: int = 30 * 86_400 * US
+    drain_us: int = 30 * US  # how long open runs may take to end at a stop
+
+
+_DURATIONS: Final = {"clock_offset": "clock_offset_us", "clock_check": "clock_check_us", "retention": "retention_us", "drain": "drain_us"}
+_LIMITS: Final = {
+    "workers": (0, WORKERS_MAX), "map_size": (1024 * 1024, 2**46), "reserve_bytes": (0, 2**40), "socket_mode": (0, 0o777),
+    "snapshot_bytes": (64 * 1024, 2**40),
+}
+
+
+def load(*layers: dict[str, Any]) -> Config:
+    """The Config of several mappings, later ones winning; None counts as not given. ConfigError names what is wrong."""
+    merged: dict[str, Any] = {}
+    known = {f.name for f in fields(Config)} - set(_DURATIONS.values()) | set(_DURATIONS)
+    for layer in layers:
+        for key, value in layer.items():
+            if key not in known:
+                raise ConfigError(f"configuration: {key!r} is not known; known are {', '.join(sorted(known))}")
+            if value is not None:
+                merged[key] = value
+    for key, target in _DURATIONS.items():
+        if key in merged:
+            merged[target] = _duration(key, merged.pop(key))
+    for key, (low, high) in _LIMITS.items():
+        if key in merged and (isinstance(merged[key], bool) or not isinstance(merged[key], int) or not low <= merged[key] <= high):
+            raise ConfigError(f"{key}: a whole number from {low} to {high} is wanted, not {merged[key]!r}")
+    for key in ("data", "socket"):
+        if not isinstance(merged.get(key), str) or not merged[key] or "\0" in merged[key]:
+            raise ConfigError(f"{key}: a path is wanted")
+    if len(merged["socket"].encode()) > SOCKET_PATH_MAX:
+        raise ConfigError(f"socket: the path has {len(merged['socket'].encode())} bytes; the kernel allows {SOCKET_PATH_MAX}: choose a shorter one")
+    tasks = merged.get("tasks", ())
+    if isinstance(tasks, str) or not all(isinstance(t, str) and t.replace(".", "_").isidentifier() for t in tasks):
+        raise ConfigError("tasks: names of Python modules are wanted, such as 'pkg.mod'")
+    merged["tasks"] = tuple(tasks)
+    for key in ("allow_commands", "allow_http"):
+        if not isinstance(merged.get(key, False), bool):
+            raise ConfigError(f"{key}: true or false is wanted")
+    return Config(**merged)
+
+
+def _duration(key: str, value: Any) -> int:
+    negative = isinstance(value, str) and value.startswith("-") and key == "clock_offset"
+    try:
+        us = parse_duration(value[1:] if negative else value, key)
+    except WheelschedError as e:
+        raise ConfigError(str(e)) from None
+    return -us if negative else us

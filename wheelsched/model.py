@@ -1,0 +1,393 @@
+"""The nouns: job, run, attempt, policies, states, and the limits that bound them. Imports nothing of wheelsched but errors.
+
+Instants are int64 microseconds since the epoch, UTC (`_us`); durations too. The wheel turns in milliseconds, so nominal
+times are whole milliseconds. `NEVER` stands for "no such instant".
+
+Lifecycle of a run, as data in `TRANSITIONS`:
+
+    scheduled -> queued -> leased -> running -> succeeded
+                   ^         |          |-----> retry_wait -> queued    (attempt failed, timed out or lost; attempts left)
+                   |         |          |-----> dead                    (attempts exhausted: dead letter; redrive -> queued)
+                   +---------+                                          (proof that user code was not entered)
+    scheduled | queued | retry_wait | leased | running -> cancelled
+
+That user code was entered is known from the worker and not journaled, so on disk a running run is `leased`; readers are
+shown `running`. An occurrence that makes no run is a ledger row in the state `skipped`, which nothing leaves.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import IntEnum
+from typing import Any, Final
+
+from .errors import InvalidArgumentError, PayloadError
+
+NEVER: Final = 2**63 - 1
+US: Final = 1_000_000
+MS: Final = 1_000
+
+# Limits. Each is enforced at the border with a stable code, and tested at the limit and one past it.
+NAMESPACE_MAX: Final = 64
+NAME_MAX: Final = 128  # of the part behind the slash
+PAYLOAD_MAX: Final = 256 * 1024  # bytes of one encoded payload
+PAYLOAD_DEPTH_MAX: Final = 32
+OUTPUT_MAX: Final = 64 * 1024  # bytes kept of a return value, and of each of stdout and stderr
+ERROR_TEXT_MAX: Final = 4 * 1024  # characters kept of an error with its traceback
+NOTE_MAX: Final = 1_000
+KEY_MAX: Final = 200
+EXPR_MAX: Final = 1_000  # characters of a cron expression
+FRAME_JOBS_MAX: Final = 10_000
+BATCH_MAX: Final = 65_536  # runs one record decides
+INSTANT_MIN_US: Final = 0  # 1970
+INSTANT_MAX_US: Final = 253_402_300_799_999_000  # the last millisecond of the year 9999
+EVERY_MIN_US: Final = 100 * MS
+DURATION_MAX_US: Final = 100 * 366 * 86_400 * US
+ATTEMPTS_MAX: Final = 1_000
+PRIORITY_MAX: Final = 9
+FINISHED_PER_JOB_MAX: Final = 10_000
+
+RETENTION_US: Final = 30 * 86_400 * US
+TOMBSTONE_US: Final = 30 * 86_400 * US
+KEY_TTL_US: Final = 24 * 3_600 * US
+REQUEST_TTL_US: Final = 600 * US
+LEASE_US: Final = 10 * US
+HEARTBEAT_US: Final = 3 * US
+KILL_GRACE_US: Final = 1 * US
+CLOCK_STEP_US: Final = 2 * US  # a step backward of more than this is a record
+
+
+class JobState(IntEnum):
+    """What becomes of a job's coming occurrences."""
+
+    ACTIVE = 1
+    PAUSED = 2
+    FINISHED = 3  # no occurrence is left
+    DELETED = 4  # a tombstone, kept for its cursor
+
+
+class RunState(IntEnum):
+    """Where a run stands; the numbers are in the journal and never change."""
+
+    SCHEDULED = 1
+    QUEUED = 2
+    LEASED = 3
+    RETRY_WAIT = 4
+    SUCCEEDED = 5
+    DEAD = 6
+    CANCELLED = 7
+    SKIPPED = 8
+
+
+FINAL_STATES: Final = frozenset({RunState.SUCCEEDED, RunState.DEAD, RunState.CANCELLED, RunState.SKIPPED})
+ACTIVE_STATES: Final = frozenset({RunState.QUEUED, RunState.LEASED, RunState.RETRY_WAIT})
+
+
+class Event(IntEnum):
+    """What can happen to a run."""
+
+    DUE = 1  # its instant or its turn has come
+    GRANT = 2  # a worker was given the lease
+    GIVE_BACK = 3  # proof that user code was not entered
+    SUCCEED = 4
+    RETRY = 5  # the attempt failed, attempts are left
+    EXHAUST = 6  # the attempt failed, none is left
+    CANCEL = 7
+    REDRIVE = 8  # a person sends a dead letter back
+    DISCARD = 9  # a person gives a dead letter up: it stays dead, and goes to history
+
+
+TRANSITIONS: Final[dict[tuple[RunState, Event], RunState]] = {
+    (RunState.SCHEDULED, Event.DUE): RunState.QUEUED,
+    (RunState.SCHEDULED, Event.CANCEL): RunState.CANCELLED,
+    (RunState.QUEUED, Event.GRANT): RunState.LEASED,
+    (RunState.QUEUED, Event.CANCEL): RunState.CANCELLED,
+    (RunState.LEASED, Event.GIVE_BACK): RunState.QUEUED,
+    (RunState.LEASED, Event.SUCCEED): RunState.SUCCEEDED,
+    (RunState.LEASED, Event.RETRY): RunState.RETRY_WAIT,
+    (RunState.LEASED, Event.EXHAUST): RunState.DEAD,
+    (RunState.LEASED, Event.CANCEL): RunState.CANCELLED,
+    (RunState.RETRY_WAIT, Event.DUE): RunState.QUEUED,
+    (RunState.RETRY_WAIT, Event.CANCEL): RunState.CANCELLED,
+    (RunState.DEAD, Event.REDRIVE): RunState.QUEUED,
+    (RunState.DEAD, Event.DISCARD): RunState.DEAD,
+}
+
+
+class Trigger(IntEnum):
+    """What made a run; with the job it decides the run id."""
+
+    SCHEDULE = 1
+    BACKFILL = 2
+    MANUAL = 3
+    ENQUEUE = 4
+    CHAIN = 5
+
+
+class Outcome(IntEnum):
+    """How an attempt ended."""
+
+    SUCCEEDED = 1
+    FAILED = 2
+    TIMED_OUT = 3
+    LOST = 4  # the worker died or its lease ran out
+    INTERRUPTED = 5  # our own shutdown
+    CANCELLED = 6
+    NOT_STARTED = 7  # proof that user code was not entered: no attempt is spent
+
+
+class Disposition(IntEnum):
+    """What became of an occurrence."""
+
+    FIRED = 1
+    SKIPPED = 2
+    COALESCED = 3
+    SUPERSEDED = 4
+    MOVED = 5
+    TZDATA_MOVED = 6
+
+
+class Reason(IntEnum):
+    """Why an occurrence has no run of its own."""
+
+    NONE = 0
+    OVERLAP = 1
+    MISFIRE = 2
+    PAUSE = 3
+    CALENDAR = 4
+    DST_GAP = 5
+    DST_OVERLAP = 6
+    WINDOW = 7
+    MAX = 8
+    LIMIT = 9
+    DELETED = 10
+    MANUAL = 11
+
+
+OVERLAPS: Final = ("skip", "allow", "buffer_one", "buffer_latest", "buffer_all", "cancel_other", "kill_other")
+CATCHUPS: Final = ("latest", "earliest", "all", "skip")
+
+_UNITS: Final = {"ms": MS, "s": US, "m": 60 * US, "h": 3_600 * US, "d": 86_400 * US}
+_DURATION: Final = re.compile(r"(?:(\d+(?:\.\d+)?)(ms|s|m|h|d))", re.ASCII)
+_NAMESPACE: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
+_NAME: Final = re.compile(r"[A-Za-z0-9._:/-]{1,128}", re.ASCII)
+_TASK: Final = re.compile(r"[A-Za-z0-9._:-]{1,100}", re.ASCII)
+_RFC3339: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII)
+
+
+def parse_duration(value: Any, what: str = "duration") -> int:
+    """Microseconds of a timedelta, a number of seconds, or text such as `250ms`, `90s`, `1h30m`, `2d`.
+
+    Raises InvalidArgumentError for anything else, for a negative one and for more than 100 years.
+    """
+    if isinstance(value, timedelta):
+        total = (value.days * 86_400 + value.seconds) * US + value.microseconds
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        if value != value or value in (float("inf"), float("-inf")):  # noqa: PLR0124 - NaN is the one that differs
+            raise InvalidArgumentError(f"{what}: {value} is not a duration; give seconds or text such as '90s'")
+        total = round(value * US)
+    elif isinstance(value, str):
+        text = value.strip()
+        parts = _DURATION.findall(text)
+        if not parts or "".join(n + u for n, u in parts) != text:
+            raise InvalidArgumentError(
+                f"{what}: {text[:60]!r} is not a duration; give numbers with units ms s m h d, such as '90s' or '1h30m'"
+            )
+        total = sum(round(float(n) * _UNITS[u]) for n, u in parts)
+    else:
+        raise InvalidArgumentError(f"{what}: a timedelta, seconds or text such as '90s' is wanted, not {type(value).__name__}")
+    if not 0 <= total <= DURATION_MAX_US:
+        raise InvalidArgumentError(f"{what}: {value!r} is out of range; 0 to 100 years are allowed")
+    return total
+
+
+def format_duration(us: int) -> str:
+    """Text that `parse_duration` reads back: `1h30m`, `250ms`."""
+    if us == 0:
+        return "0s"
+    out = []
+    for unit in ("d", "h", "m", "s", "ms"):
+        n, us = divmod(us, _UNITS[unit])
+        if n:
+            out.append(f"{n}{unit}")
+    return "".join(out) or f"{us / MS}ms"
+
+
+def parse_instant(value: Any, what: str = "time") -> int:
+    """Microseconds since the epoch of an aware datetime or RFC 3339 text. Years 1970 to 9999.
+
+    Raises InvalidArgumentError for a naive datetime, other types, and instants out of range.
+    """
+    if isinstance(value, str):
+        if not _RFC3339.fullmatch(value):
+            raise InvalidArgumentError(f"{what}: {value[:60]!r} is not RFC 3339; write it like 2026-11-29T08:30:00Z or with +01:00")
+        try:
+            value = datetime.fromisoformat(value.replace("z", "Z"))
+        except ValueError as e:
+            raise InvalidArgumentError(f"{what}: {value[:60]!r}: {e}") from None
+    if not isinstance(value, datetime):
+        raise InvalidArgumentError(f"{what}: an aware datetime or RFC 3339 text is wanted, not {type(value).__name__}")
+    if value.utcoffset() is None:
+        raise InvalidArgumentError(f"{what}: {value.isoformat()} has no time zone; add one, e.g. tzinfo=UTC or ZoneInfo('Europe/Berlin')")
+    delta = value - datetime(1970, 1, 1, tzinfo=UTC)
+    us = (delta.days * 86_400 + delta.seconds) * US + delta.microseconds
+    if not INSTANT_MIN_US <= us <= INSTANT_MAX_US:
+        raise InvalidArgumentError(f"{what}: {value.isoformat()} is out of range; 1970 to 9999 are allowed")
+    return us
+
+
+def to_datetime(us: int | None) -> datetime | None:
+    """An aware UTC datetime with microseconds; None for None and NEVER."""
+    if us is None or us == NEVER:
+        return None
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=us)
+
+
+def parse_job_name(name: Any) -> str:
+    """The full id `namespace/name`; without a slash the namespace is `default`."""
+    if not isinstance(name, str):
+        raise InvalidArgumentError(f"job name: text is wanted, not {type(name).__name__}")
+    namespace, slash, rest = name.partition("/")
+    if not slash:
+        namespace, rest = "default", name
+    if not _NAMESPACE.fullmatch(namespace):
+        raise InvalidArgumentError(
+            f"job name {name[:200]!r}: the namespace before the first '/' is 1 to {NAMESPACE_MAX} characters of A-Z a-z 0-9 . _ : -"
+        )
+    if not _NAME.fullmatch(rest):
+        raise InvalidArgumentError(
+            f"job name {name[:200]!r}: the name is 1 to {NAME_MAX} characters of A-Z a-z 0-9 . _ : / -"
+        )
+    return f"{namespace}/{rest}"
+
+
+def parse_task_name(name: Any, what: str = "task") -> str:
+    """A task's or a queue's name."""
+    if not isinstance(name, str) or not _TASK.fullmatch(name):
+        raise InvalidArgumentError(f"{what} {str(name)[:120]!r}: 1 to 100 characters of A-Z a-z 0-9 . _ : - are allowed")
+    return name
+
+
+def display_name(full: str) -> str:
+    """The name as users gave it: the namespace `default` is left out."""
+    return full.removeprefix("default/")
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How failures are retried. `attempts` counts all, the first included.
+
+    The wait before attempt n+1 is drawn evenly from [d, 1.5 d], d = min(cap, backoff * factor**(n-1)); the draw is a
+    stable hash of the run, so that replay and restart agree. `not_on` names exception types that are never retried.
+    """
+
+    attempts: int = 3
+    backoff: Any = "10s"
+    factor: float = 2.0
+    cap: Any = "1h"
+    not_on: tuple[str, ...] = ()
+
+    def to_wire(self) -> dict[str, Any]:
+        """Checked plain data; InvalidArgumentError says what is allowed."""
+        if isinstance(self.attempts, bool) or not isinstance(self.attempts, int) or not 1 <= self.attempts <= ATTEMPTS_MAX:
+            raise InvalidArgumentError(f"retry attempts: a whole number from 1 to {ATTEMPTS_MAX} is wanted, not {self.attempts!r}")
+        if isinstance(self.factor, bool) or not isinstance(self.factor, int | float) or not 1 <= self.factor <= 1_000:
+            raise InvalidArgumentError(f"retry factor: a number from 1 to 1000 is wanted, not {self.factor!r}")
+        return {
+            "attempts": self.attempts,
+            "backoff_us": parse_duration(self.backoff, "retry backoff"),
+            "factor": float(self.factor),
+            "cap_us": parse_duration(self.cap, "retry cap"),
+            "not_on": [str(n) for n in self.not_on],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Catchup:
+    """What a misfire does: `latest`, `earliest`, `all` or `skip`; `window` bounds how far back, `max` how many (`all`)."""
+
+    policy: str = "latest"
+    window: Any = None
+    max: int | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """Checked plain data."""
+        if self.policy not in CATCHUPS:
+            raise InvalidArgumentError(f"catchup: {self.policy!r} is not one of {', '.join(CATCHUPS)}")
+        if self.max is not None and (isinstance(self.max, bool) or not isinstance(self.max, int) or not 1 <= self.max <= 1_000_000):
+            raise InvalidArgumentError(f"catchup max: a whole number from 1 to 1000000 is wanted, not {self.max!r}")
+        window = None if self.window is None else parse_duration(self.window, "catchup window")
+        if self.policy == "all":
+            return {"policy": "all", "window_us": 86_400 * US if window is None else window, "max": self.max or 1_000}
+        return {"policy": self.policy, "window_us": window, "max": self.max}
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """What an occurrence does that is due while an earlier run of its job is active; `max` goes with `allow`, `buffer_all`."""
+
+    policy: str = "skip"
+    max: int | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """Checked plain data."""
+        if self.policy not in OVERLAPS:
+            raise InvalidArgumentError(f"overlap: {self.policy!r} is not one of {', '.join(OVERLAPS)}")
+        if self.max is not None and (isinstance(self.max, bool) or not isinstance(self.max, int) or not 1 <= self.max <= 1_000_000):
+            raise InvalidArgumentError(f"overlap max: a whole number from 1 to 1000000 is wanted, not {self.max!r}")
+        return {"policy": self.policy, "max": self.max}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A task by name with its arguments. `options` are the decorator's values (`queue`, `timeout`, `retry`, `priority`)."""
+
+    task: str
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __init__(self, task: str, /, *args: Any, **kwargs: Any) -> None:
+        object.__setattr__(self, "task", parse_task_name(task))
+        object.__setattr__(self, "args", args)
+        object.__setattr__(self, "kwargs", kwargs)
+        object.__setattr__(self, "options", {})
+
+    def with_options(self, options: dict[str, Any]) -> Call:
+        """The same call carrying a decorator's values."""
+        call = Call(self.task, *self.args, **self.kwargs)
+        object.__setattr__(call, "options", dict(options))
+        return call
+
+
+def Command(  # noqa: N802 - reads as a noun at the place of use
+    argv: list[str], cwd: str | None = None, env: dict[str, str] | None = None, user: str | None = None,
+    success_codes: tuple[int, ...] | list[int] = (0,),
+) -> Call:
+    """The built-in task `command`: an argv list, no shell. Off until the operator allows it."""
+    if isinstance(argv, str) or not argv or not all(isinstance(a, str) for a in argv):
+        raise PayloadError("Command: argv is a list of strings, such as ['backup', '--all']; there is no shell")
+    return Call("command", list(argv), cwd=cwd, env=dict(env or {}), user=user, success_codes=list(success_codes))
+
+
+def Http(method: str, url: str, *, json: Any = None, body: bytes | str | None = None, headers: dict[str, str] | None = None) -> Call:  # noqa: N802
+    """The built-in task `http`. Off until the operator allows it."""
+    return Call("http", method, url, json=json, body=body, headers=dict(headers or {}))
+
+
+@dataclass(slots=True)
+class Job:
+    """One job for `put_many`: a name, what to call, when, and policies as for `put`."""
+
+    name: str
+    call: Call
+    schedule: Any
+    policies: dict[str, Any] = field(default_factory=dict)
+
+    def __init__(self, name: str, call: Call, schedule: Any, **policies: Any) -> None:
+        self.name = name
+        self.call = call
+        self.schedule = schedule
+        self.policies = policies

@@ -1,0 +1,270 @@
+"""The wire, sans-IO. This text is its specification; a worker in any language can be written from it alone.
+
+Transport: a stream Unix socket (the pool's executors: a socketpair). Version 1.
+
+Frame: 4 bytes big-endian length of the body, then the body, one MessagePack array. A request's body is at most
+`FRAME_MAX` bytes, a reply's at most `REPLY_MAX`. Text is UTF-8. Map keys are text. Nesting deeper than `DEPTH_MAX`, arrays
+over `ITEMS_MAX` and extension types other than the timestamp in payloads are refused.
+
+    request   [id, verb, args]            id: positive int64, chosen by the client, echoed; args: a map
+    reply     [id, "ok", result]   or   [id, "error", {"code", "message", "detail"}]
+
+Requests may be pipelined; replies come in the order in which requests are decided (`wait` and `lease` answer when they can,
+so later requests may overtake them). A frame that can't be decoded is answered with an error of id 0 and the
+connection is closed. The first request is `hello`; others before it are refused.
+
+Codes: invalid_argument not_found already_exists failed_precondition permission_denied resource_exhausted storage_full
+unavailable deadline_exceeded fenced unimplemented internal.
+
+Instants and durations are int64 microseconds (`_us`); instants since the epoch, UTC; 2**63-1 is "never".
+A *column* is a bin of little-endian numbers, one a row (i64: 8 bytes, u32: 4, u8: 1). *Sparse* is a list of [row, value] pairs.
+Run ids are 16 bytes in columns and 32 hex digits in results. A payload is a bin: MessagePack [args, kwargs] with
+None, bool, int64, float, text, bin, list, map with text keys and the timestamp extension (-1) for aware datetimes.
+
+Every mutating request carries `rid`, a client-made bin of 16 bytes that is remembered durably for 10 minutes: a repeat is
+answered as the first was and does nothing.
+
+    hello      version, role ("client" or "worker"), name; a worker: tasks {task: options its decorator gave}
+               -> version, server, instance (bin, new at each start), generation, clock_offset_us, worker (its id, for workers), lease_us, heartbeat_us
+    put        rid, name, given, param_us, payload, paused (bool), note, version (int or nil: compare-and-set) -> a job, with "result"
+    put_many   rid, given [maps], names [texts], which (u32 column: row of `given`), param_us (i64 column), payload [bins]
+               -> result (u8 column: 0 unchanged, 1 created, 2 updated). All or nothing: an error's detail has jobs [[row, message]…]
+    get        name -> a job
+    jobs       match (glob or nil), state (or nil), after (position or nil), limit -> columns {name: [values]}, after (nil at the end)
+    next       name, n -> [instants]
+    pause      rid, name, note -> a job          resume  rid, name, catchup (nil, "skip", "latest", "all") -> a job
+    delete     rid, name -> a job                trigger rid, name, key -> a run
+    enqueue    rid, given, payload, namespace, at_us or delay_us or neither, key -> a run
+    run        id -> a run                       cancel  rid, id -> a run
+    wait       id, timeout_us -> a run, when it is final or the time is over
+    runs       job (name, glob or nil), state, since_us, until_us, skipped (bool), after, limit -> columns, after. Oldest first
+    dead       match, after, limit -> columns, after
+    redrive    rid, match or ids -> count        discard rid, match or ids -> count
+    stats      -> counters, lags, workers, queues, tasks nobody serves
+
+`given` is what was asked for, and only that: {task, schedule, queue, priority, timeout_us, retry, overlap, catchup, start_us, end_us,
+max_runs, expires_after_us, concurrency_key}. The server adds what the task's decorator announced and then the house defaults; the answer's
+`spec` is the resolved form. `schedule` is {"kind": "cron", expr, tz, dst_gap, dst_overlap, day_or, seconds}, {"kind": "every", every_us},
+{"kind": "at"} or {"kind": "manual"}; `param_us` is the instant of `at` and the anchor of `every` (2**63-1: none).
+
+A job: name, state, spec, param_us, payload, version, note, next_us, cursor_us (last decided nominal time), active (open runs), created_us, updated_us,
+and from put: result ("created" "updated" "unchanged").
+A run: id, job, trigger, task, queue, scheduled_us, created_us, queued_us, started_us, ended_us, next_us, state, reason, attempt, token, worker, result, missed,
+until_us and count (a skipped range), attempts [{attempt, token, worker, started_us, ended_us, outcome, result}].
+`result` is a map or nil: {value: bin (a MessagePack value), stdout: bin, stderr: bin, stdout_cut, stderr_cut (bytes left out), type, message, traceback}; the last three after a failure.
+
+Workers:
+
+    lease      queues [names] (empty: all), credits (1…65536), wait_us -> n, and for n > 0:
+               id (16 bytes a row), token (i64), attempt (u32), scheduled_us (i64), missed (u32), spec (u32: row of `specs`), specs [{task, timeout_us, queue}],
+               job (bin, names joined) with job_end (u32 column of ends), payload (bin, joined) with payload_end (u32), last_result (sparse), checkpoint (sparse), lease_us
+               Rows come in token order. n = 0: the wait is over, or with "stop": true, this worker shall end.
+    finish     id, token (i64), outcome (u8), started_us (i64), ended_us (i64), result (sparse) -> verdict (u8 column: 1 accepted, 2 stale)
+               outcome: 1 succeeded 2 failed 3 timed_out 4 lost 5 interrupted 6 cancelled 7 not_started (handed back, no attempt spent)
+    heartbeat  id, token (i64), started (u8), progress (sparse texts) -> cancel [rows], stale [rows]
+
+The token is the fencing token of the lease. A completion counts only for the (run id, token) that holds the lease; any other is
+`stale`; the same completion sent again is answered as the first was. A worker executes the rows of a batch in token order unless it has several executors.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgpack
+
+from .errors import InvalidArgumentError, PayloadError, WheelschedError, error_from_wire
+from .model import PAYLOAD_DEPTH_MAX, PAYLOAD_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+VERSION: Final = 1
+FRAME_MAX: Final = 1024 * 1024
+REPLY_MAX: Final = 64 * 1024 * 1024
+ITEMS_MAX: Final = 100_000
+DEPTH_MAX: Final = 64
+_LENGTH: Final = struct.Struct(">I")
+
+MUTATING: Final = frozenset(
+    {"put", "put_many", "pause", "resume", "delete", "trigger", "enqueue", "cancel", "redrive", "discard"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request as it came in."""
+
+    id: int
+    verb: str
+    args: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One reply as it came in; `error` is None for "ok"."""
+
+    id: int
+    result: Any
+    error: WheelschedError | None
+
+
+class FrameReader:
+    """Bytes in, bodies out. Holds at most one incomplete frame of `limit` bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._buffer = bytearray()
+
+    @property
+    def pending(self) -> int:
+        """Bytes of a frame that is not complete."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes | bytearray | memoryview) -> list[bytes]:
+        """The bodies completed by `data`, in order. InvalidArgumentError for a frame over the limit."""
+        buffer = self._buffer
+        buffer += data
+        bodies = []
+        at = 0
+        while len(buffer) - at >= 4:
+            (size,) = _LENGTH.unpack_from(buffer, at)
+            if size > self._limit:
+                raise InvalidArgumentError(f"frame of {size} bytes: at most {self._limit} are allowed; send fewer items a frame")
+            if len(buffer) - at - 4 < size:
+                break
+            bodies.append(bytes(memoryview(buffer)[at + 4 : at + 4 + size]))
+            at += 4 + size
+        if at:
+            del buffer[:at]
+        return bodies
+
+
+def encode_frame(body: Any, limit: int = REPLY_MAX) -> bytes:
+    """A frame of one MessagePack value. InvalidArgumentError over the limit or for what MessagePack can't hold."""
+    try:
+        data: bytes = msgpack.packb(body, use_bin_type=True)
+    except (TypeError, ValueError, OverflowError, RecursionError) as e:
+        raise InvalidArgumentError(f"this can't be sent: {e}") from e
+    if len(data) > limit:
+        raise InvalidArgumentError(f"frame of {len(data)} bytes: at most {limit} are allowed; send fewer items a frame")
+    return _LENGTH.pack(len(data)) + data
+
+
+def decode_body(body: bytes) -> Any:
+    """The MessagePack value of one body. InvalidArgumentError for anything malformed."""
+    try:
+        return msgpack.unpackb(
+            body, raw=False, strict_map_key=True, max_array_len=ITEMS_MAX, max_map_len=ITEMS_MAX, max_ext_len=0
+        )
+    except (ValueError, TypeError, RecursionError, UnicodeDecodeError, msgpack.exceptions.UnpackException) as e:
+        raise InvalidArgumentError(f"malformed frame: {type(e).__name__}: {str(e)[:200]}") from e
+
+
+def encode_request(request_id: int, verb: str, args: Mapping[str, Any]) -> bytes:
+    """A request's frame."""
+    return encode_frame([request_id, verb, args], FRAME_MAX)
+
+
+def encode_ok(request_id: int, result: Any) -> bytes:
+    """The frame of a reply that all went well."""
+    return encode_frame([request_id, "ok", result])
+
+
+def encode_error(request_id: int, error: WheelschedError) -> bytes:
+    """The frame of a refusal."""
+    return encode_frame([request_id, "error", {"code": error.code, "message": str(error)[:4_000], "detail": error.detail}])
+
+
+def parse_request(body: bytes) -> Request:
+    """A checked Request. InvalidArgumentError for any other shape."""
+    value = decode_body(body)
+    if not isinstance(value, list) or len(value) != 3:
+        raise InvalidArgumentError("a request is an array [id, verb, args]")
+    request_id, verb, args = value
+    if isinstance(request_id, bool) or not isinstance(request_id, int) or not 0 < request_id < 2**63:
+        raise InvalidArgumentError("a request's id is a positive int64")
+    if not isinstance(verb, str) or not isinstance(args, dict):
+        raise InvalidArgumentError("a request is an array [id, verb, args] with a text and a map")
+    return Request(request_id, verb, args)
+
+
+def parse_reply(body: bytes) -> Reply:
+    """A checked Reply. InvalidArgumentError when the peer doesn't speak this protocol."""
+    try:
+        value = msgpack.unpackb(body, raw=False, strict_map_key=True)
+        request_id, kind, result = value
+        if kind == "ok":
+            return Reply(request_id, result, None)
+        if kind == "error":
+            return Reply(request_id, None, error_from_wire(result["code"], result["message"], result.get("detail")))
+    except (ValueError, TypeError, KeyError, RecursionError, msgpack.exceptions.UnpackException) as e:
+        raise InvalidArgumentError(f"the server's answer is malformed: {type(e).__name__}: {str(e)[:200]}") from e
+    raise InvalidArgumentError(f"the server's answer has the unknown kind {str(kind)[:40]!r}")
+
+
+def _check_payload(value: Any, path: str, depth: int) -> None:
+    """PayloadError naming the path of the first thing that can't be stored. Iterates containers only."""
+    if value is None or isinstance(value, bool | float | str | bytes):
+        return
+    if isinstance(value, int):
+        if not -(2**63) <= value < 2**63:
+            raise PayloadError(f"{path}: {value} does not fit in int64; pass it as text")
+        return
+    if depth > PAYLOAD_DEPTH_MAX:
+        raise PayloadError(f"{path}: nested deeper than {PAYLOAD_DEPTH_MAX} levels")
+    if isinstance(value, list | tuple):
+        for i, item in enumerate(value):
+            _check_payload(item, f"{path}[{i}]", depth + 1)
+        return
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise PayloadError(f"{path}: key {key!r} is {type(key).__name__}; keys must be text")
+            _check_payload(item, f"{path}.{key}", depth + 1)
+        return
+    if type(value).__name__ == "datetime":
+        if value.utcoffset() is None:
+            raise PayloadError(f"{path}: the datetime {value.isoformat()} has no time zone; add one")
+        return
+    raise PayloadError(
+        f"{path}: {type(value).__name__} can't be stored; use None, bool, int, float, str, bytes, list, dict or an aware datetime"
+    )
+
+
+def encode_value(value: Any, what: str = "value") -> bytes:
+    """MessagePack of one payload value. PayloadError names the path of what can't be stored."""
+    _check_payload(value, what, 0)
+    try:
+        data: bytes = msgpack.packb(value, use_bin_type=True, datetime=True)
+    except (ValueError, OverflowError, TypeError) as e:
+        raise PayloadError(f"{what}: {e}") from e
+    return data
+
+
+def encode_payload(args: tuple[Any, ...] | list[Any], kwargs: Mapping[str, Any]) -> bytes:
+    """The payload of a call. PayloadError names the path of what can't be stored, or says by how much it is too large."""
+    _check_payload(args, "args", 0)
+    _check_payload(kwargs, "kwargs", 0)
+    data = encode_value([list(args), dict(kwargs)], "payload")
+    if len(data) > PAYLOAD_MAX:
+        raise PayloadError(f"payload of {len(data)} bytes: at most {PAYLOAD_MAX} are allowed; store large data elsewhere and pass its key")
+    return data
+
+
+def decode_value(data: bytes | memoryview) -> Any:
+    """The value that `encode_value` stored."""
+    return msgpack.unpackb(data, raw=False, strict_map_key=True, timestamp=3)
+
+
+def decode_payload(data: bytes | memoryview) -> tuple[list[Any], dict[str, Any]]:
+    """(args, kwargs) of a stored payload. PayloadError when it isn't one."""
+    try:
+        args, kwargs = msgpack.unpackb(data, raw=False, strict_map_key=True, timestamp=3)
+    except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as e:
+        raise PayloadError(f"stored payload can't be read: {type(e).__name__}: {e}") from e
+    if not isinstance(args, list) or not isinstance(kwargs, dict):
+        raise PayloadError("stored payload is not [args, kwargs]")
+    return args, kwargs

@@ -1,0 +1,209 @@
+"""What readers are shown of the state: jobs, runs, counts. Pure; positions of pages are opaque to clients."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final
+
+import msgpack
+import numpy as np
+
+from .errors import InvalidArgumentError
+from .model import NEVER, JobState, Outcome, Reason, RunState, Trigger, display_name
+from .state import unpack_attempts
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .engine import Engine
+    from .state import State
+
+PAGE_MAX: Final = 1_000
+DEAD_LIST: Final = 2
+
+
+def job(state: State, row: int) -> dict[str, Any]:
+    """One job as the wire shows it."""
+    rows = np.array([row], np.uint32)
+    f = state.jobs.gather(rows)[0]
+    wire = state.specs[int(f["spec"])]
+    return {
+        "name": display_name(state.jobs.names(rows)[0].decode()), "state": JobState(int(f["state"])).name.lower(),
+        "spec": {k: v for k, v in wire.items() if k not in ("namespace", "hash_id")}, "param_us": int(f["param_us"]),
+        "payload": state.jobs.payload(row), "version": int(f["version"]), "note": state.notes.get(row, ""),
+        "next_us": None if f["next_us"] == NEVER else int(f["next_us"]), "cursor_us": None if f["cursor_us"] < 0 else int(f["cursor_us"]),
+        "active": int(f["active"]) + int(f["waiting"]), "created_us": int(f["created_us"]), "updated_us": int(f["updated_us"]),
+    }
+
+
+def run_fields(f: Any, name: str, task: str, queue: str, result: bytes, history: bytes, running: dict[int, int]) -> dict[str, Any]:
+    """One run as the wire shows it, from its row and byte strings."""
+    state = RunState(int(f["state"]))
+    attempts = [_attempt(*a) for a in unpack_attempts(history)]
+    spent = int(f["attempt"])
+    if spent and (not attempts or attempts[-1]["attempt"] != spent):
+        attempts.append(_attempt(
+            spent, int(f["token"]), int(f["worker"]), int(f["started_us"]), int(f["ended_us"]), int(f["outcome"]), result
+        ))
+    shown = "running" if state is RunState.LEASED and running.get(int(f["worker"]), -1) == int(f["token"]) else state.name.lower()
+    waiting = state in (RunState.SCHEDULED, RunState.RETRY_WAIT) and f["due_us"] >= 0
+    skipped = state is RunState.SKIPPED
+    return {
+        "id": f"{int(f['id_high']):016x}{int(f['id_low']):016x}", "job": display_name(name), "trigger": Trigger(int(f["trigger"])).name.lower(),
+        "task": task, "queue": queue, "scheduled_us": int(f["nominal_us"]), "created_us": int(f["created_us"]),
+        "queued_us": int(f["queued_us"]) or None, "started_us": int(f["started_us"]) or None, "ended_us": int(f["ended_us"]) or None,
+        "next_us": int(f["due_us"]) if waiting else None, "state": shown,
+        "reason": Reason(int(f["reason"])).name.lower() if f["reason"] else None, "attempt": spent, "token": int(f["token"]) or None,
+        "worker": f"w{int(f['worker'])}" if f["worker"] else None, "result": msgpack.unpackb(result, raw=False) if result else None,
+        "missed": int(f["missed"]), "until_us": int(f["due_us"]) if skipped else None, "count": int(f["count"]) if skipped else None,
+        "attempts": attempts,
+    }
+
+
+def _attempt(attempt: int, token: int, worker: int, started: int, ended: int, outcome: int, result: bytes) -> dict[str, Any]:
+    return {
+        "attempt": attempt, "token": token, "worker": f"w{worker}", "started_us": started or None, "ended_us": ended or None,
+        "outcome": Outcome(outcome).name.lower() if outcome else None, "result": msgpack.unpackb(result, raw=False) if result else None,
+    }
+
+
+def run(state: State, row: int, running: dict[int, int]) -> dict[str, Any]:
+    """One run that is not folded."""
+    rows = np.array([row], np.uint32)
+    f = state.runs.gather(rows)[0]
+    wire = state.specs[int(f["spec"])]
+    name = state.jobs.names(np.array([f["job"]], np.uint32))[0].decode()
+    _, result, history = state.runs.blobs(row)
+    return run_fields(f, name, wire["task"], wire["queue"], result, history, running)
+
+
+def run_or_stub(engine: Engine, run_id: bytes) -> dict[str, Any]:
+    """A run by id; one that is folded is told by its id only, which the client can look up."""
+    row = engine.state.find_run(run_id)
+    return {"id": run_id.hex()} if row is None else run(engine.state, row, engine.running)
+
+
+def as_columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Rows of equal keys as columns."""
+    return {name: [r[name] for r in rows] for name in rows[0]} if rows else {}
+
+
+def jobs_page(state: State, args: dict[str, Any]) -> dict[str, Any]:
+    """A page of jobs in order of their rows; every state but deleted unless one is named."""
+    match, wanted = args.get("match"), args.get("state")
+    number = None
+    if wanted is not None:
+        try:
+            number = JobState[str(wanted).upper()]
+        except KeyError:
+            raise InvalidArgumentError(f"state: {wanted!r} is not one of active, paused, finished, deleted") from None
+    start, limit = _page(args)
+    found: list[dict[str, Any]] = []
+    while True:
+        rows = state.jobs.slots(start, PAGE_MAX)
+        if not rows:
+            return {"columns": as_columns(found), "after": None}
+        array = np.array(rows, np.uint32)
+        states = state.jobs.gather(array)["state"].tolist()
+        names = state.jobs.names(array)
+        for row, st, raw in zip(rows, states, names, strict=True):
+            if (number is not None and st != number) or (match and not fnmatchcase(display_name(raw.decode()), match)):
+                continue
+            found.append(job(state, row))
+            if len(found) == limit:
+                return {"columns": as_columns(found), "after": row + 1}
+        start = rows[-1] + 1
+
+
+def _page(args: dict[str, Any]) -> tuple[int, int]:
+    start, limit = args.get("after"), args.get("limit")
+    start = 0 if start is None else start
+    limit = PAGE_MAX if limit is None else limit
+    if not isinstance(start, int) or isinstance(start, bool) or start < 0 or not isinstance(limit, int) or limit < 1:
+        raise InvalidArgumentError("after is a position from the page before, limit a whole number from 1 on")
+    return start, min(limit, PAGE_MAX)
+
+
+def dead_page(state: State, args: dict[str, Any], running: dict[int, int]) -> dict[str, Any]:
+    """A page of dead letters, oldest first."""
+    start, limit = _page(args)
+    match = args.get("match") or "*"
+    rows = state.runs.peek(DEAD_LIST, 2**31)
+    found = []
+    for i in range(start, len(rows)):
+        shown = run(state, int(rows[i]), running)
+        if fnmatchcase(shown["job"], match):
+            found.append(shown)
+        if len(found) == limit:
+            return {"columns": as_columns(found), "after": i + 1}
+    return {"columns": as_columns(found), "after": None}
+
+
+def select_runs(state: State, rows: NDArray[np.uint32], wanted: RunFilter) -> NDArray[np.uint32]:
+    """Rows of the run table that pass a filter, oldest first."""
+    if not len(rows):
+        return rows
+    fields = state.runs.gather(rows)
+    keep = wanted.mask(fields)
+    rows, fields = rows[keep], fields[keep]
+    if wanted.pattern is not None and len(rows):
+        jobs, index = np.unique(fields["job"], return_inverse=True)
+        good = np.array([wanted.matches(x.decode()) for x in state.jobs.names(jobs.astype(np.uint32))], np.bool_)
+        rows, fields = rows[good[index]], fields[good[index]]
+    return rows[np.lexsort((rows, fields["created_us"]))]
+
+
+class RunFilter:
+    """What a listing of runs asks for."""
+
+    def __init__(self, args: dict[str, Any]) -> None:
+        """InvalidArgumentError for a state that doesn't exist."""
+        self.pattern: str | None = args.get("job")
+        self.since: int = args.get("since_us") or 0
+        self.until: int = NEVER if args.get("until_us") is None else args["until_us"]
+        wanted = args.get("state")
+        self.state: int | None = None
+        if wanted is not None:
+            known = {s.name.lower(): int(s) for s in RunState} | {"running": int(RunState.LEASED)}
+            if wanted not in known:
+                raise InvalidArgumentError(f"state: {wanted!r} is not one of {', '.join(known)}")
+            self.state = known[wanted]
+        self.skipped = bool(args.get("skipped")) or self.state == RunState.SKIPPED
+
+    def matches(self, name: str) -> bool:
+        """Does a full job name pass?"""
+        return self.pattern is None or fnmatchcase(display_name(name), display_name(self.pattern))
+
+    def mask(self, fields: Any) -> NDArray[np.bool_]:
+        """Which rows pass by state and nominal time. Ledger rows pass only when they are asked for."""
+        keep = (fields["nominal_us"] >= self.since) & (fields["nominal_us"] < self.until)
+        if self.state is not None:
+            keep &= fields["state"] == self.state
+        elif self.skipped:
+            keep &= fields["state"] == RunState.SKIPPED
+        else:
+            keep &= fields["state"] != RunState.SKIPPED
+        return np.asarray(keep, np.bool_)
+
+
+def counts(engine: Engine) -> dict[str, Any]:
+    """Counters and what waits, for `stats`."""
+    state = engine.state
+    served = frozenset().union(*(s.tasks for s in engine.sessions.values()))
+    queues: dict[str, dict[str, int]] = {}
+    unserved: dict[str, int] = {}
+    for (queue, _, _, task), line in state.lines.items():
+        waiting = state.runs.list_len(line)
+        queues.setdefault(queue, {"queued": 0})["queued"] += waiting
+        if waiting and task not in served:
+            unserved[task] = unserved.get(task, 0) + waiting
+    return {
+        "jobs": len(state.jobs), "runs": len(state.runs), "queued": sum(q["queued"] for q in queues.values()),
+        "leased": sum(state.runs.list_len(w.list_id) for w in state.workers.values()), "dead_letters": state.runs.list_len(DEAD_LIST),
+        "queues": queues, "unserved_tasks": unserved, "generation": state.meta.generation, "seq": state.meta.seq, "folded": state.meta.folded,
+        "workers": [
+            {"id": f"w{i}", "name": w.name, "kind": w.kind, "leased": state.runs.list_len(w.list_id)} for i, w in sorted(state.workers.items())
+        ],
+        "counters": dict(engine.counters), "draining": engine.draining,
+        "bytes": {"jobs": state.jobs.nbytes, "runs": state.runs.nbytes, "wheels": engine.wall.nbytes + engine.delayed.nbytes + engine.mono.nbytes},
+    }

@@ -1,0 +1,263 @@
+"""One client's open requests across connections, sans-IO: both clients drive this and add nothing but sockets and waiting.
+
+A request is encoded once. When a connection is lost, what is still open goes out again on the next one with the same
+bytes, so with the same `rid`: the server does it once. Time (`now`, seconds, monotonic) is an argument.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from .errors import (
+    DeadlineExceededError,
+    InvalidArgumentError,
+    PermissionDeniedError,
+    UnavailableError,
+    WheelschedError,
+)
+from .protocol import (
+    MUTATING,
+    REPLY_MAX,
+    VERSION,
+    FrameReader,
+    encode_request,
+    parse_reply,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .protocol import Reply
+
+__all__ = ["PIPELINE_MAX", "Ask", "Open", "Session", "backoff_s", "connect_error", "deadline_error"]
+
+T = TypeVar("T")
+
+PIPELINE_MAX: Final = 4  # frames of put_many under way
+RETRY_FOR_S_MAX: Final = 500  # the server remembers a rid for 600 s
+_BACKOFF_S: Final = 0.02
+_BACKOFF_S_MAX: Final = 1.0
+
+
+def backoff_s(failures: int) -> float:
+    """Seconds to wait after so many failures in a row: none, 0.02, then doubled each time, at most 1."""
+    return min(_BACKOFF_S * 2.0 ** (failures - 1), _BACKOFF_S_MAX) if 0 < failures < 10 else _BACKOFF_S_MAX if failures else 0.0
+
+
+def _retry_seconds(value: float) -> float:
+    """Seconds of the retry budget. InvalidArgumentError beyond what the server remembers."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= RETRY_FOR_S_MAX:
+        raise InvalidArgumentError(f"retry_for: 0 to {RETRY_FOR_S_MAX} seconds are allowed, not {value!r}")
+    return float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask(Generic[T]):
+    """What to ask of the server, and how to read its answer. `row`: of the first job in a frame of put_many."""
+
+    verb: str
+    args: dict[str, Any]
+    decode: Callable[[Any], T]
+    row: int = 0
+
+
+class Open(Generic[T]):
+    """A request that was begun. `answered` turns true once; then `result()` gives the value or raises the error."""
+
+    __slots__ = ("_error", "_value", "answered", "ask", "frame", "give_up_at", "id", "sent", "unavailable")
+
+    def __init__(self, request_id: int, ask: Ask[T], frame: bytes) -> None:
+        self.id = request_id
+        self.ask = ask
+        self.frame = frame
+        self.answered = False
+        self.sent = False  # on the present connection
+        self.unavailable = 0  # times the server asked to come back later
+        self.give_up_at: float | None = None  # end of the retry budget, once a connection was lost
+        self._value: Any = None
+        self._error: WheelschedError | None = None
+
+    def answer(self, value: Any, error: WheelschedError | None) -> None:
+        """Settle it."""
+        self._value, self._error = value, error
+        self.answered = True
+
+    @property
+    def wants_retry(self) -> bool:
+        """Whether the answer is that the server is going away."""
+        return self.answered and isinstance(self._error, UnavailableError)
+
+    def result(self) -> T:
+        """The decoded answer, or the error that it is."""
+        if self._error is not None:
+            raise self._error
+        return self.ask.decode(self._value)
+
+
+def connect_error(path: str, error: OSError) -> WheelschedError:
+    """The error of a connection that can't be made, with advice."""
+    if isinstance(error, FileNotFoundError | ConnectionRefusedError):
+        return UnavailableError(f"no server at {path}: start one with `wheelsched serve`", path=path)
+    if isinstance(error, PermissionError):
+        return PermissionDeniedError(f"the socket {path} may not be used by this user: {error.strerror}", path=path)
+    return UnavailableError(f"no connection to {path}: {error.strerror or error}", path=path)
+
+
+def deadline_error(opened: Open[Any], path: str, seconds: float | None) -> DeadlineExceededError:
+    """The error of a request that got no answer in time."""
+    return DeadlineExceededError(
+        f"{opened.ask.verb}: no answer from {path} in {max(0.0, seconds or 0.0):g} s; it may have been done", path=path
+    )
+
+
+class Session:
+    """Requests in, bytes out; bytes in, answers out. The driver makes connections when `connect_at` has come."""
+
+    def __init__(self, name: str, path: str, retry_for: float) -> None:
+        self._name = name
+        self._path = path
+        self._retry_for = _retry_seconds(retry_for)
+        self._last_id = 0
+        self._open: dict[int, Open[Any]] = {}
+        self._out: deque[tuple[Open[Any], memoryview]] = deque()  # with what is left to send of it
+        self._reader = FrameReader(REPLY_MAX)
+        self._hello: Open[Any] | None = None
+        self._failures = 0  # connections in a row that brought no answer
+        self._met = False  # a server has answered hello once
+        self.connect_at = 0.0  # no earlier than this
+        self.ready = False
+        self.server: dict[str, Any] = {}  # its last hello
+
+    @property
+    def wants_to_send(self) -> bool:
+        """Whether `next_chunk` has something."""
+        return bool(self._out)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits for an answer."""
+        return not self._open
+
+    def begin(self, ask: Ask[T]) -> Open[T]:
+        """A new open request, to be sent as soon as there is a connection. InvalidArgumentError when it is too large."""
+        self._last_id += 1
+        args = {**ask.args, "rid": os.urandom(16)} if ask.verb in MUTATING else ask.args
+        opened = Open(self._last_id, ask, encode_request(self._last_id, ask.verb, args))
+        self._register(opened)
+        return opened
+
+    def again(self, opened: Open[Any], now: float) -> bool:
+        """Send a request that was answered `unavailable` once more, unless its retry budget is over."""
+        if opened.give_up_at is None:
+            opened.give_up_at = now + self._retry_for
+        if now >= opened.give_up_at:
+            return False
+        opened.answered = False
+        opened.unavailable += 1
+        self._register(opened)
+        return True
+
+    def drop(self, opened: Open[Any]) -> None:
+        """Forget a request: nobody waits for it any more. What of it isn't sent yet won't be, unless it is half sent."""
+        if self._open.pop(opened.id, None) is not None and not opened.sent:
+            self._out = deque(item for item in self._out if item[0] is not opened or len(item[1]) < len(opened.frame))
+
+    def give_up(self, opened: Open[Any], now: float) -> UnavailableError | None:
+        """The error when there is no connection and the retry budget of this request is over."""
+        if self.ready or opened.give_up_at is None or now < opened.give_up_at:
+            return None
+        return UnavailableError(
+            f"no answer from {self._path}: the connection was lost and could not be made again in {self._retry_for:g} s; "
+            "the command may have been done", path=self._path,
+        )
+
+    def connected(self) -> None:
+        """A new connection stands: hello goes first, everything open after the answer to it."""
+        self._reader = FrameReader(REPLY_MAX)
+        self._last_id += 1
+        args = {"version": VERSION, "role": "client", "name": self._name}
+        ask: Ask[Any] = Ask("hello", args, lambda value: value)
+        self._hello = Open(self._last_id, ask, encode_request(self._last_id, "hello", args))
+        self._out = deque([(self._hello, memoryview(self._hello.frame))])
+        self.ready = False
+
+    def not_connected(self, error: OSError, now: float) -> list[Open[Any]]:
+        """No connection could be made. What can't succeed by waiting is answered at once, and so is the very first call."""
+        found = connect_error(self._path, error)
+        if not self._met or not isinstance(found, UnavailableError):
+            return self.fail_all(found)
+        self.lost(now)
+        return []
+
+    def lost(self, now: float) -> None:
+        """The connection is gone; from now on the retry budget of everything open runs."""
+        self.ready = False
+        self._hello = None
+        self._out.clear()
+        self.connect_at = now + backoff_s(self._failures)
+        self._failures += 1
+        for opened in self._open.values():
+            opened.sent = False
+            if opened.give_up_at is None:
+                opened.give_up_at = now + self._retry_for
+
+    def fail_all(self, error: WheelschedError) -> list[Open[Any]]:
+        """Answer everything open with one error."""
+        failed = list(self._open.values())
+        self._open.clear()
+        for opened in failed:
+            opened.answer(None, error)
+        return failed
+
+    def next_chunk(self) -> memoryview:
+        """The bytes to send next; say with `took` how many of them went out."""
+        return self._out[0][1]
+
+    def took(self, n: int) -> Open[Any] | None:
+        """So many bytes of `next_chunk` were taken by the kernel. The request that is sent now in full, if one is."""
+        opened, chunk = self._out[0]
+        if n < len(chunk):
+            self._out[0] = (opened, chunk[n:])
+            return None
+        self._out.popleft()
+        opened.sent = True
+        return opened
+
+    def received(self, data: bytes) -> list[Open[Any]]:
+        """Bytes of the server; returns what they answered. A WheelschedError ends the connection: the peer doesn't speak
+        this protocol, or refuses ours.
+        """
+        answered = []
+        for body in self._reader.feed(data):
+            reply = parse_reply(body)
+            if self._hello is not None and reply.id == self._hello.id:
+                self._greeted(reply)
+                continue
+            if reply.id == 0:
+                raise reply.error or InvalidArgumentError("the server's answer has the id 0")
+            opened = self._open.pop(reply.id, None)
+            if opened is not None:  # else its caller went away
+                opened.answer(reply.result, reply.error)
+                answered.append(opened)
+            self._failures = 0
+        return answered
+
+    def _greeted(self, reply: Reply) -> None:
+        self._hello = None
+        if reply.error is not None:
+            raise reply.error
+        if not isinstance(reply.result, dict):
+            raise InvalidArgumentError("the server's answer to hello is no map")
+        self.server = reply.result
+        self.ready = self._met = True
+        for opened in self._open.values():  # a dict keeps the order in which they were begun
+            self._out.append((opened, memoryview(opened.frame)))
+
+    def _register(self, opened: Open[Any]) -> None:
+        opened.sent = False
+        self._open[opened.id] = opened
+        if self.ready:
+            self._out.append((opened, memoryview(opened.frame)))

@@ -1,0 +1,355 @@
+"""All that is remembered, and `apply(kind, fields)`: the only way it changes, live and on replay alike.
+
+Nothing here decides and nothing reads a clock: a record carries every result of a decision. `digest()` is equal for equal
+states, so digest(replay(journal)) == digest(live) can be asserted at any time.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+import numpy as np
+
+from ._jobs import JobTable
+from ._runs import RunTable
+from .errors import CorruptJournalError
+from .model import MS, TRANSITIONS, Event
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+SNAPSHOT_VERSION = 1
+_DUE_COLUMNS = ("disposition", "reason", "until", "count", "missed")
+
+
+def job_key(name: bytes) -> bytes:
+    """The 10 bytes that stand for a job in run ids and in the index."""
+    return blake2b(name, digest_size=10, person=b"wheelsched.job").digest()
+
+
+def scheduled_run_id(name: bytes, nominal_us: int) -> bytes:
+    """Run id (16 bytes) of the run of a job for a nominal time: 6 bytes milliseconds, 10 bytes job key."""
+    return (nominal_us // MS).to_bytes(6, "big") + job_key(name)
+
+
+def other_run_id(name: bytes, at_us: int, seq: int, index: int) -> bytes:
+    """Run id (16 bytes) of a run by trigger, enqueue or chain: unique by the journal position that made it."""
+    digest = blake2b(name + seq.to_bytes(8, "big") + index.to_bytes(4, "big"), digest_size=10, person=b"wheelsched.run")
+    return (at_us // MS).to_bytes(6, "big") + digest.digest()
+
+
+def _moves() -> bytes:
+    table = bytearray(256)
+    for (state, event), target in TRANSITIONS.items():
+        table[state << 4 | event] = target
+    return bytes(table)
+
+
+@dataclass(slots=True)
+class Worker:
+    """One process that leases and executes, as the journal knows it."""
+
+    name: str
+    kind: str  # "pool" or "external"
+    generation: int
+    list_id: int
+
+
+@dataclass(slots=True)
+class Key:
+    """A durable idempotency key."""
+
+    run_id: bytes
+    at_us: int
+
+
+@dataclass(slots=True)
+class Meta:
+    """What is not a row."""
+
+    seq: int = 0
+    at_us: int = 0
+    generation: int = 0
+    boot_id: str = ""
+    zone_version: str = ""
+    tokens: int = 0  # granted in this generation
+    folded: int = 0
+    next_worker: int = 1
+    recheck_us: int = -1  # nominal times up to here may have been decided before the clock went back
+    blocked: dict[tuple[int, int], None] = field(default_factory=dict)  # (job row, nominal): fired already, then the clock went back
+
+
+class State:
+    """The tables and the small maps beside them."""
+
+    def __init__(self) -> None:
+        self.jobs = JobTable()
+        self.runs = RunTable(self.jobs, _moves())
+        self.meta = Meta()
+        self.specs: dict[int, dict[str, Any]] = {}
+        self.spec_ids: dict[bytes, int] = {}
+        self.lines: dict[tuple[str, int, str, str], int] = {}  # (queue, priority, namespace, task) -> list of runs
+        self.workers: dict[int, Worker] = {}
+        self.notes: dict[int, str] = {}
+        self.keys: dict[bytes, Key] = {}
+        self.replies: OrderedDict[bytes, tuple[int, bytes]] = OrderedDict()  # rid -> (when, encoded reply)
+
+    def apply(self, kind: str, f: dict[str, Any]) -> Any:
+        """Change the state by one record. Returns what the engine needs to arm timers; replay ignores it."""
+        result = getattr(self, "_" + kind.lower())(f)
+        self.meta.seq += 1
+        if "at" in f:
+            self.meta.at_us = max(self.meta.at_us, f["at"]) if kind != "CLOCK" else f["at"]
+        return result
+
+    # Records
+
+    def _start(self, f: dict[str, Any]) -> None:
+        assert f["generation"] > self.meta.generation
+        self.meta.generation = f["generation"]
+        self.meta.boot_id = f["boot_id"]
+        self.meta.zone_version = f["zone_version"]
+        self.meta.at_us = max(self.meta.at_us, f["wall"])
+        self.meta.tokens = 0
+
+    def _spec(self, f: dict[str, Any]) -> None:
+        self._add_spec(f["id"], f["wire"])
+
+    def _add_spec(self, spec: int, wire: dict[str, Any]) -> None:
+        assert spec == len(self.specs)
+        self.specs[spec] = wire
+        self.spec_ids[spec_bytes(wire)] = spec
+        line = (wire["queue"], wire["priority"], wire["namespace"], wire["task"])
+        if line not in self.lines:
+            self.lines[line] = self.runs.new_list()
+        self.runs.set_spec(spec, self.lines[line], wire["retry"]["attempts"])
+
+    def _put(self, f: dict[str, Any]) -> NDArray[np.uint32]:
+        rows = self.jobs.put(f["name"], f["key"], f["payload"], f["spec"], f["param"], f["next"], f["cursor"], f["state"], f["at"])
+        self._note(rows, f["note"])
+        return rows
+
+    def _note(self, rows: NDArray[np.uint32], notes: list[list[Any]]) -> None:
+        for i, note in notes:
+            if note:
+                self.notes[int(rows[i])] = note
+            else:
+                self.notes.pop(int(rows[i]), None)
+
+    def _due(self, f: dict[str, Any]) -> NDArray[np.uint32]:
+        self.jobs.set(f["job"], f["job_state"], f["next"], f["cursor"], -1)
+        made = f["state"] > 0
+        if made.all():
+            return self.runs.due(f["job"], f["nominal"], f["state"], *(f[c] for c in _DUE_COLUMNS), f["at"])
+        return self.runs.due(
+            f["job"][made], f["nominal"][made], f["state"][made], *(f[c][made] for c in _DUE_COLUMNS), f["at"]
+        )
+
+    def _enqueue(self, f: dict[str, Any]) -> NDArray[np.uint32]:
+        rows = self.runs.enqueue(
+            f["job"], f["id"], f["spec"], f["trigger"], f["nominal"], f["due"], f["state"], f["payload"], f["at"]
+        )
+        for i, key in f["key"]:
+            self.keys[key] = Key(f["id"][16 * i : 16 * i + 16], f["at"])
+        return rows
+
+    def _wake(self, f: dict[str, Any]) -> None:
+        self.runs.wake(f["run"], f["at"])
+
+    def _grant(self, f: dict[str, Any]) -> None:
+        assert f["token"] == self.next_token(), "tokens only grow"
+        worker = self.workers[f["worker"]]
+        self.runs.grant(f["run"], f["worker"], worker.list_id, f["token"], f["at"])
+        self.meta.tokens += len(f["run"])
+
+    def _finish(self, f: dict[str, Any]) -> None:
+        results = dict(f["result"])
+        retried = np.flatnonzero(f["event"] == Event.RETRY).tolist()
+        histories = {}
+        if retried:
+            rows = self.runs.gather(f["run"][retried])
+            for i, row in zip(retried, rows, strict=True):
+                history = self.runs.blobs(int(f["run"][i]))[2]
+                histories[i] = history + pack_attempt(
+                    row, int(f["started"][i]), int(f["ended"][i]), int(f["outcome"][i]), results.get(i, b"")
+                )
+        self.runs.finish(f["run"], f["event"], f["outcome"], f["started"], f["ended"], f["due"], results, histories)
+
+    def _give_back(self, f: dict[str, Any]) -> None:
+        self.runs.give_back(f["run"])
+
+    def _jobs(self, f: dict[str, Any]) -> None:
+        self.jobs.set(f["job"], f["state"], f["next"], f["cursor"], f["at"])
+        self._note(f["job"], f["note"])
+
+    def _runs(self, f: dict[str, Any]) -> None:
+        rows = f["run"]
+        histories = {}
+        if f["event"] == Event.REDRIVE:
+            for i, row in enumerate(self.runs.gather(rows)):
+                _, result, history = self.runs.blobs(int(rows[i]))
+                histories[i] = history + pack_attempt(row, int(row["started_us"]), int(row["ended_us"]), int(row["outcome"]), result)
+        self.runs.change(rows, f["event"], f["at"], histories)
+
+    def _worker(self, f: dict[str, Any]) -> None:
+        if f["gone"]:
+            gone = self.workers.pop(f["id"])
+            assert self.runs.list_len(gone.list_id) == 0, "a worker that is gone holds no lease"
+            return
+        self.workers[f["id"]] = Worker(f["name"], f["kind"], self.meta.generation, self.runs.new_list())
+        self.meta.next_worker = max(self.meta.next_worker, f["id"] + 1)
+
+    def _fold(self, f: dict[str, Any]) -> None:
+        self.runs.fold(f["count"])
+        self.meta.folded += f["count"]
+
+    def _reply(self, f: dict[str, Any]) -> None:
+        self.replies[f["rid"]] = (f["at"], f["reply"])
+
+    def _forget(self, f: dict[str, Any]) -> None:
+        for rid in f["rid"]:
+            del self.replies[rid]
+        for key in f["key"]:
+            del self.keys[key]
+        for row in f["job"].tolist():
+            self.notes.pop(row, None)
+        self.jobs.remove(f["job"])
+
+    def _clock(self, f: dict[str, Any]) -> None:
+        if len(f["job"]):
+            self.meta.recheck_us = max(self.meta.recheck_us, int(self.jobs.gather(f["job"])["cursor_us"].max()))
+        self.jobs.set(f["job"], f["state"], f["next"], f["cursor"], -1)
+        for job, at in zip(f["blocked_job"].tolist(), f["blocked_at"].tolist(), strict=True):
+            self.meta.blocked[(job, at)] = None
+
+    def _ask_cancel(self, f: dict[str, Any]) -> None:
+        self.runs.ask_cancel(f["run"])
+
+    # Questions
+
+    def next_token(self) -> int:
+        """The next fencing token: 31 bits generation, 32 bits counter."""
+        assert self.meta.tokens < 2**32, "the tokens of this generation are used up: restart"
+        return self.meta.generation << 32 | self.meta.tokens
+
+    def find_job(self, name: bytes) -> int | None:
+        """Row of a job by its full name in UTF-8, tombstones too."""
+        row = int(self.jobs.find([name], job_key(name))[0])
+        return None if row == 0xFFFFFFFF else row
+
+    def find_run(self, run_id: bytes) -> int | None:
+        """Row of a run that is not folded."""
+        row = int(self.runs.find(run_id)[0])
+        return None if row == 0xFFFFFFFF else row
+
+    def _small(self) -> bytes:
+        m = self.meta
+        data: bytes = msgpack.packb(
+            {
+                "version": SNAPSHOT_VERSION,
+                "meta": [m.seq, m.at_us, m.generation, m.boot_id, m.zone_version, m.tokens, m.folded, m.next_worker, m.recheck_us],
+                "blocked": sorted(m.blocked),
+                "order": self.runs.order,
+                "specs": [self.specs[i] for i in range(len(self.specs))],
+                "workers": [[i, w.name, w.kind, w.generation] for i, w in sorted(self.workers.items())],
+                "notes": sorted(self.notes.items()),
+                "keys": [[k, v.run_id, v.at_us] for k, v in sorted(self.keys.items())],
+                "replies": [[rid, at, reply] for rid, (at, reply) in self.replies.items()],
+            },
+            use_bin_type=True,
+        )
+        return data
+
+    def digest(self) -> str:
+        """Hex digest of everything that a replay must reproduce."""
+        h = blake2b(self._small(), digest_size=16)
+        for table in (self.jobs, self.runs):
+            for chunk in range(table.chunk_total):
+                h.update(table.dump(chunk))
+        return h.hexdigest()
+
+    def check(self) -> None:
+        """AssertionError naming the first broken invariant."""
+        self.jobs.check()
+        self.runs.check()
+
+    # Snapshots
+
+    def copy(self, step_bytes: int) -> Iterator[list[bytes]]:
+        """Snapshot of this instant, in pieces of about `step_bytes`; state may go on changing between the pieces."""
+        small = self._small()
+        self.jobs.copy_begin()
+        self.runs.copy_begin()
+
+        def pieces() -> Iterator[list[bytes]]:
+            yield [b"S" + small]
+            for mark, table in ((b"J", self.jobs), (b"R", self.runs)):
+                while chunks := table.copy_next(step_bytes):
+                    yield [mark + chunk.to_bytes(4, "little") + data for chunk, data in chunks]
+
+        return pieces()
+
+    @classmethod
+    def load(cls, pieces: Iterator[bytes]) -> State:
+        """The state of a snapshot. CorruptJournalError when it doesn't fit together."""
+        state = cls()
+        try:
+            first = next(pieces)
+            small = msgpack.unpackb(first[1:], raw=False, strict_map_key=True)
+            if first[:1] != b"S" or small["version"] != SNAPSHOT_VERSION:
+                raise CorruptJournalError(f"snapshot of version {small.get('version')}; this program reads {SNAPSHOT_VERSION}")
+            state._load_small(small)
+            for piece in pieces:
+                table = {b"J": state.jobs, b"R": state.runs}[piece[:1]]
+                table.load(int.from_bytes(piece[1:5], "little"), piece[5:])
+        except (StopIteration, ValueError, KeyError, TypeError) as e:
+            raise CorruptJournalError(f"the snapshot is damaged: {type(e).__name__}: {e}") from e
+        state.runs.order = small["order"]
+        state.runs.rebuild({i: w.list_id for i, w in state.workers.items()})
+        return state
+
+    def _load_small(self, small: dict[str, Any]) -> None:
+        m = self.meta
+        m.seq, m.at_us, m.generation, m.boot_id, m.zone_version, m.tokens, m.folded, m.next_worker, m.recheck_us = small["meta"]
+        m.blocked = {(job, at): None for job, at in small["blocked"]}
+        for spec, wire in enumerate(small["specs"]):
+            self._add_spec(spec, wire)
+        for i, name, kind, generation in small["workers"]:
+            self.workers[i] = Worker(name, kind, generation, self.runs.new_list())
+        self.notes = dict(small["notes"])
+        self.keys = {k: Key(run_id, at) for k, run_id, at in small["keys"]}
+        self.replies = OrderedDict((rid, (at, reply)) for rid, at, reply in small["replies"])
+
+
+def spec_bytes(wire: dict[str, Any]) -> bytes:
+    """Canonical bytes of a definition: equal definitions are stored once."""
+    data: bytes = msgpack.packb(_ordered(wire), use_bin_type=True)
+    return data
+
+
+def _ordered(value: Any) -> Any:
+    return {k: _ordered(value[k]) for k in sorted(value)} if isinstance(value, dict) else value
+
+
+def pack_attempt(row: Any, started_us: int, ended_us: int, outcome: int, result: bytes) -> bytes:
+    """One ended attempt as it is kept behind the others."""
+    data: bytes = msgpack.packb(
+        [int(row["attempt"]), int(row["token"]), int(row["worker"]), started_us, ended_us, outcome, result], use_bin_type=True
+    )
+    return data
+
+
+def unpack_attempts(data: bytes) -> list[list[Any]]:
+    """The attempts kept in `data`, oldest first."""
+    unpacker = msgpack.Unpacker(raw=False)
+    unpacker.feed(data)
+    return list(unpacker)
+
+
+__all__ = ["State", "job_key", "other_run_id", "pack_attempt", "scheduled_run_id", "spec_bytes", "unpack_attempts"]

@@ -1,0 +1,66 @@
+"""What goes into a turn of the engine and what comes out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .model import NEVER
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from .protocol import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """Both clocks, in microseconds."""
+
+    wall_us: int
+    mono_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One request from a connection."""
+
+    conn: int
+    request: Request
+    uid: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerGone:
+    """A worker is gone for good. `started_token`: user code was entered for tokens up to this one; None: for all that it held."""
+
+    worker: int
+    started_token: int | None
+    outcome: int  # model.Outcome of the run it was in
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClockBack:
+    """The wall clock was set back. `fired`: (job key, nominal) of folded runs later than the new now."""
+
+    fired: list[tuple[bytes, int]]
+
+
+@dataclass(slots=True)
+class Effects:
+    """What a step wants done. Replies wait until `seq` is durable."""
+
+    records: list[bytes] = field(default_factory=list)
+    history: list[bytes] = field(default_factory=list)
+    replies: list[tuple[int, bytes]] = field(default_factory=list)
+    granted: list[tuple[int, NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=list)  # worker, tokens, timeouts
+    finished: list[tuple[int, NDArray[np.int64]]] = field(default_factory=list)  # worker, tokens
+    cancels: list[tuple[int, int]] = field(default_factory=list)  # worker, token
+    lags: list[tuple[str, NDArray[np.int64]]] = field(default_factory=list)  # what, instants to compare with the durable time
+    start_lags: list[NDArray[np.int64]] = field(default_factory=list)  # microseconds, as workers told
+    again: bool = False  # more is due: call at once
+    wake_wall_us: int = NEVER
+    wake_mono_us: int = NEVER
+    seq: int = 0

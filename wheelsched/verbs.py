@@ -1,0 +1,299 @@
+"""The verbs as questions: checks what a user passed, builds the request's arguments, reads the answer. No I/O.
+
+`Verbs` is shared by the clients; `make_run` and so on give each client its own kind of Run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from .definition import given_from_api
+from .errors import InternalError, InvalidArgumentError, RunFailed
+from .model import (
+    CATCHUPS,
+    INSTANT_MAX_US,
+    KEY_MAX,
+    MS,
+    NOTE_MAX,
+    US,
+    Call,
+    JobState,
+    RunState,
+    display_name,
+    parse_duration,
+    parse_instant,
+    parse_job_name,
+    to_datetime,
+)
+from .protocol import encode_payload
+from .session import Ask
+from .views import JobInfo, RunInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+__all__ = ["WAIT_S_MAX", "Pages", "Verbs", "call_seconds", "outcome"]
+
+T = TypeVar("T")
+R = TypeVar("R", bound=RunInfo)
+
+WAIT_S_MAX: Final = 20.0  # one `wait` request; longer waits are several
+PAGE: Final = 1_000
+_NEXT_MAX: Final = 1_000
+_GLOB_MAX: Final = 400
+_RESUME: Final = tuple(word for word in CATCHUPS if word != "earliest")
+_JOB_STATES: Final = tuple(state.name.lower() for state in JobState)
+_RUN_STATES: Final = (*(state.name.lower() for state in RunState), "running")
+
+
+def call_seconds(timeout: Any, default: float | None) -> float | None:
+    """Seconds of a `timeout=` argument: a duration, None for the client's default. InvalidArgumentError otherwise."""
+    return default if timeout is None else parse_duration(timeout, "timeout") / US
+
+
+def _text(value: Any, what: str, limit: int) -> str:
+    if not isinstance(value, str) or len(value) > limit:
+        given = f"{len(value)} characters" if isinstance(value, str) else type(value).__name__
+        raise InvalidArgumentError(f"{what}: text of at most {limit} characters is wanted, not {given}")
+    return value
+
+
+def _key(value: Any) -> str | None:
+    if value is None:
+        return None
+    if value == "":
+        raise InvalidArgumentError("key: the empty text is no key; leave it out")
+    return _text(value, "key", KEY_MAX)
+
+
+def _word(value: Any, what: str, allowed: tuple[str, ...]) -> str | None:
+    if value is not None and value not in allowed:
+        raise InvalidArgumentError(f"{what}: {str(value)[:60]!r} is not one of {', '.join(allowed)}")
+    return value if value is None else str(value)
+
+
+def _run_id(value: Any) -> str:
+    text = value.id if isinstance(value, RunInfo) else value
+    if not isinstance(text, str) or len(text) != 32 or not set(text) <= set("0123456789abcdef"):
+        raise InvalidArgumentError(f"run id: 32 hexadecimal digits are wanted, not {str(text)[:60]!r}")
+    return text
+
+
+def _glob(value: Any) -> str | None:
+    """A pattern over names as they are shown, where the namespace `default` is left out; `*` matches any text."""
+    return None if value is None else display_name(_text(value, "match", _GLOB_MAX))
+
+
+def _job_or_glob(value: Any) -> str | None:
+    if isinstance(value, str) and not set(value) & set("*?["):
+        return parse_job_name(value)
+    return _glob(value)
+
+
+def _limit(value: Any) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        raise InvalidArgumentError(f"limit: a whole number from 0 on or None (all) is wanted, not {str(value)[:60]}")
+    return value
+
+
+def _call(call: Any) -> Call:
+    if not isinstance(call, Call):
+        hint = "; use its .call(...)" if callable(call) else ""
+        raise InvalidArgumentError(f"call: Call(...) or a task's .call(...) is wanted, not {type(call).__name__}{hint}")
+    return call
+
+
+def _field(result: Any, name: str, kind: type[T]) -> T:
+    """A field of an answer. InternalError when the server's answer hasn't got it."""
+    value = result.get(name) if isinstance(result, Mapping) else None
+    if not isinstance(value, kind):
+        raise InternalError(f"the server's answer has no {name}")
+    return value
+
+
+def _map(result: Any) -> dict[str, Any]:
+    if not isinstance(result, dict):
+        raise InternalError(f"the server's answer is {type(result).__name__}, not a map")
+    return result
+
+
+def _job(result: Any) -> JobInfo:
+    return JobInfo(_map(result))
+
+
+def _instants(result: Any) -> list[datetime]:
+    if not isinstance(result, list):
+        raise InternalError("the server's answer is no list of instants")
+    return [moment for us in result if (moment := to_datetime(us)) is not None]
+
+
+def _count(result: Any) -> int:
+    return _field(result, "count", int)
+
+
+class Pages(Generic[T]):
+    """A listing as a series of questions: `next_ask` until it is None, `take` each answer."""
+
+    def __init__(self, verb: str, args: dict[str, Any], limit: int | None, make: Callable[[dict[str, Any]], T]) -> None:
+        self._verb = verb
+        self._args = args
+        self._left = limit
+        self._make = make
+        self._after: Any = None
+        self._ended = False
+
+    def next_ask(self) -> Ask[list[T]] | None:
+        """The question for the next page, or None after the last."""
+        if self._ended or self._left == 0:
+            return None
+        limit = PAGE if self._left is None else min(PAGE, self._left)
+        return Ask(self._verb, {**self._args, "after": self._after, "limit": limit}, self._read)
+
+    def _read(self, result: Any) -> list[T]:
+        columns = _field(result, "columns", dict)
+        after = result.get("after")
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        if after is not None and after == self._after:
+            raise InternalError(f"the server's listing of {self._verb} doesn't move on")
+        self._after, self._ended = after, after is None
+        if self._left is not None:
+            rows = rows[: self._left]
+            self._left -= len(rows)
+        return [self._make(row) for row in rows]
+
+
+class Verbs(Generic[R]):
+    """Every verb as an Ask. Errors: InvalidArgumentError and PayloadError for what the caller passed."""
+
+    def __init__(self, make_run: Callable[[dict[str, Any]], R]) -> None:
+        self._make_run = make_run
+
+    def _run(self, result: Any) -> R:
+        return self._make_run(_map(result))
+
+    def put(
+        self, name: Any, call: Any, schedule: Any, paused: Any, note: Any, version: Any, policies: Mapping[str, Any]
+    ) -> Ask[JobInfo]:
+        """A job by name."""
+        call = _call(call)
+        if paused is not None and not isinstance(paused, bool):
+            raise InvalidArgumentError(f"paused: True, False or None is wanted, not {str(paused)[:60]}")
+        if version is not None and (isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 2**63):
+            raise InvalidArgumentError(f"version: a whole number from 0 on is wanted, not {str(version)[:60]}")
+        if schedule is None:
+            raise InvalidArgumentError("schedule: Cron(...), Every(...), At(...) or Manual() is wanted, not None")
+        given, param_us = given_from_api(call, schedule, policies)
+        args = {
+            "name": parse_job_name(name), "given": given, "param_us": param_us, "payload": encode_payload(call.args, call.kwargs),
+            "paused": paused, "note": _text(note, "note", NOTE_MAX), "version": version,
+        }
+        return Ask("put", args, _job)
+
+    def enqueue(self, call: Any, delay: Any, at: Any, key: Any, namespace: Any, policies: Mapping[str, Any]) -> Ask[R]:
+        """One run, now, after a delay or at an instant."""
+        call = _call(call)
+        if delay is not None and at is not None:
+            raise InvalidArgumentError("enqueue: give a delay or an instant (at), not both")
+        parse_job_name(f"{namespace}/x")
+        given, _ = given_from_api(call, None, policies)
+        args = {
+            "given": given, "payload": encode_payload(call.args, call.kwargs), "namespace": namespace, "key": _key(key),
+        }
+        if delay is not None:
+            args["delay_us"] = parse_duration(delay, "delay")
+        if at is not None:
+            args["at_us"] = min(-(-parse_instant(at, "at") // MS) * MS, INSTANT_MAX_US)
+        return Ask("enqueue", args, self._run)
+
+    def get(self, name: Any) -> Ask[JobInfo]:
+        """One job."""
+        return Ask("get", {"name": parse_job_name(name)}, _job)
+
+    def next(self, name: Any, n: Any) -> Ask[list[datetime]]:
+        """Its next nominal times."""
+        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= _NEXT_MAX:
+            raise InvalidArgumentError(f"n: a whole number from 1 to {_NEXT_MAX} is wanted, not {str(n)[:60]}")
+        return Ask("next", {"name": parse_job_name(name), "n": n}, _instants)
+
+    def pause(self, name: Any, note: Any) -> Ask[JobInfo]:
+        """Stop a job's occurrences."""
+        return Ask("pause", {"name": parse_job_name(name), "note": _text(note, "note", NOTE_MAX)}, _job)
+
+    def resume(self, name: Any, catchup: Any) -> Ask[JobInfo]:
+        """Go on."""
+        return Ask("resume", {"name": parse_job_name(name), "catchup": _word(catchup, "catchup", _RESUME)}, _job)
+
+    def delete(self, name: Any) -> Ask[JobInfo]:
+        """End a job."""
+        return Ask("delete", {"name": parse_job_name(name)}, _job)
+
+    def trigger(self, name: Any, key: Any) -> Ask[R]:
+        """Run a job now."""
+        return Ask("trigger", {"name": parse_job_name(name), "key": _key(key)}, self._run)
+
+    def run(self, run_id: Any) -> Ask[R]:
+        """One run."""
+        return Ask("run", {"id": _run_id(run_id)}, self._run)
+
+    def wait(self, run_id: Any, seconds: float) -> Ask[R]:
+        """One run, when it is final or the time is over."""
+        return Ask("wait", {"id": _run_id(run_id), "timeout_us": max(0, round(seconds * US))}, self._run)
+
+    def cancel(self, run_id: Any) -> Ask[R]:
+        """End a run."""
+        return Ask("cancel", {"id": _run_id(run_id)}, self._run)
+
+    def redrive(self, match: Any, ids: Any) -> Ask[int]:
+        """Send dead letters back."""
+        return Ask("redrive", _which(match, ids), _count)
+
+    def discard(self, match: Any, ids: Any) -> Ask[int]:
+        """Drop dead letters."""
+        return Ask("discard", _which(match, ids), _count)
+
+    def stats(self) -> Ask[dict[str, Any]]:
+        """Counters."""
+        return Ask("stats", {}, _map)
+
+    def jobs(self, match: Any, state: Any, limit: Any) -> Callable[[], Pages[JobInfo]]:
+        """Makes the pages of a listing of jobs."""
+        args = {"match": _glob(match), "state": _word(state, "state", _JOB_STATES)}
+        total = _limit(limit)
+        return lambda: Pages("jobs", args, total, JobInfo)
+
+    def runs(self, job: Any, state: Any, since: Any, until: Any, skipped: Any, limit: Any) -> Callable[[], Pages[R]]:
+        """Makes the pages of a listing of runs."""
+        args = {
+            "job": _job_or_glob(job), "state": _word(state, "state", _RUN_STATES),
+            "since_us": None if since is None else parse_instant(since, "since"),
+            "until_us": None if until is None else parse_instant(until, "until"), "skipped": bool(skipped),
+        }
+        total = _limit(limit)
+        return lambda: Pages("runs", args, total, self._make_run)
+
+    def dead(self, match: Any, limit: Any) -> Callable[[], Pages[R]]:
+        """Makes the pages of a listing of dead letters."""
+        args = {"match": _glob(match)}
+        total = _limit(limit)
+        return lambda: Pages("dead", args, total, self._make_run)
+
+
+def _which(match: Any, ids: Any) -> dict[str, Any]:
+    if (match is None) == (ids is None):
+        raise InvalidArgumentError("give either match= (a pattern of job names) or ids= (run ids)")
+    if ids is None:
+        return {"match": _glob(match)}
+    return {"ids": [_run_id(run_id) for run_id in ids]}
+
+
+def outcome(run: RunInfo) -> Any:
+    """The return value of a final run. RunFailed when it did not succeed."""
+    if run.state == "succeeded":
+        return run.output
+    error = run.error
+    why = f": {error}" if error is not None else f": {run.reason}" if run.reason else ""
+    raise RunFailed(
+        f"run {run.id} of {run.job} is {run.state}{why}", state=run.state, error=None if error is None else str(error)
+    )

@@ -1,0 +1,352 @@
+"""What the server answers, as values: jobs, runs, attempts, results of put_many. No I/O.
+
+Instants are aware datetimes in UTC with microseconds; None stands for "not yet" and "never".
+"""
+
+from __future__ import annotations
+
+import base64
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast, overload
+
+from .errors import InternalError, PayloadError
+from .model import FINAL_STATES, NEVER, display_name, to_datetime
+from .protocol import decode_payload, decode_value
+from .schedule import schedule_from_wire
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .schedule import Schedule
+
+__all__ = ["Attempt", "JobInfo", "PutResults", "RunError", "RunInfo", "plain", "rfc3339"]
+
+T = TypeVar("T")
+
+_PUT_RESULTS: Final = ("unchanged", "created", "updated")
+_FINAL: Final = frozenset(state.name.lower() for state in FINAL_STATES)
+
+
+def rfc3339(value: datetime | None) -> str | None:
+    """RFC 3339 text in UTC with microseconds and Z, such as 2026-11-29T08:30:00.000000Z; None for None."""
+    if value is None:
+        return None
+    return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def plain(value: Any) -> Any:
+    """A payload value as JSON has it: datetimes as RFC 3339 text, bytes as base64 text."""
+    if isinstance(value, datetime):
+        return rfc3339(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+def _value(data: bytes) -> Any:
+    try:
+        return decode_value(data)
+    except ValueError as e:
+        raise PayloadError(f"the stored return value can't be read: {type(e).__name__}: {e}") from e
+
+
+@dataclass(frozen=True, slots=True)
+class RunError:
+    """Why an attempt failed: the exception's type, its text and the tail of its traceback."""
+
+    type: str
+    message: str
+    traceback: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.message}" if self.message else self.type
+
+
+class _Raw:
+    """Holds one answer of the server."""
+
+    __slots__ = ("_raw",)
+
+    def __init__(self, raw: dict[str, Any]) -> None:
+        self._raw = raw
+
+
+class _Field(Generic[T]):
+    """A value of the answer as it came."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def __get__(self, view: _Raw, owner: type) -> T:
+        return cast("T", view._raw.get(self._key))  # noqa: SLF001 - a view's own field
+
+
+class _Time:
+    """An instant of the answer as an aware datetime; None for "not yet" and "never"."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def __get__(self, view: _Raw, owner: type) -> datetime | None:
+        return to_datetime(view._raw.get(self._key))  # noqa: SLF001 - a view's own field
+
+
+class _HasResult(_Raw):
+    """Reads the `result` map of a run or an attempt."""
+
+    __slots__ = ()
+
+    @property
+    def _result(self) -> dict[str, Any]:
+        return self._raw.get("result") or {}
+
+    @property
+    def output(self) -> Any:
+        """The return value; None when there is none. PayloadError when it can't be read."""
+        data = self._result.get("value")
+        return None if data is None else _value(data)
+
+    @property
+    def stdout(self) -> bytes:
+        """What was kept of standard output."""
+        return bytes(self._result.get("stdout") or b"")
+
+    @property
+    def stderr(self) -> bytes:
+        """What was kept of standard error."""
+        return bytes(self._result.get("stderr") or b"")
+
+    @property
+    def stdout_cut(self) -> int:
+        """Bytes of standard output that were left out."""
+        return int(self._result.get("stdout_cut") or 0)
+
+    @property
+    def stderr_cut(self) -> int:
+        """Bytes of standard error that were left out."""
+        return int(self._result.get("stderr_cut") or 0)
+
+    @property
+    def error(self) -> RunError | None:
+        """Why it failed; None when it didn't."""
+        kind = self._result.get("type")
+        if kind is None:
+            return None
+        return RunError(str(kind), str(self._result.get("message") or ""), str(self._result.get("traceback") or ""))
+
+    def _result_dict(self) -> dict[str, Any]:
+        error = self.error
+        return {
+            "output": plain(self.output),
+            "stdout": self.stdout.decode("utf-8", "replace"), "stderr": self.stderr.decode("utf-8", "replace"),
+            "stdout_cut": self.stdout_cut, "stderr_cut": self.stderr_cut,
+            "error": None if error is None else {"type": error.type, "message": error.message, "traceback": error.traceback},
+        }
+
+
+class Attempt(_HasResult):
+    """One execution of a run on a worker. `outcome` is None while it lasts."""
+
+    __slots__ = ()
+
+    attempt = _Field[int]("attempt")  # 1 is the first
+    token = _Field["int | None"]("token")  # fencing token of its lease
+    worker = _Field["int | str | None"]("worker")
+    started_at = _Time("started_us")
+    ended_at = _Time("ended_us")
+    outcome = _Field["str | None"]("outcome")  # succeeded failed timed_out lost interrupted cancelled
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "attempt": self.attempt, "token": self.token, "worker": self.worker, "started_at": rfc3339(self.started_at),
+            "ended_at": rfc3339(self.ended_at), "outcome": self.outcome, **self._result_dict(),
+        }
+
+    def __repr__(self) -> str:
+        return f"<Attempt {self.attempt} {self.outcome or 'open'}>"
+
+
+class RunInfo(_HasResult):
+    """A run as the server knew it when it answered. Final states: succeeded, dead, cancelled, skipped."""
+
+    __slots__ = ()
+
+    @property
+    def id(self) -> str:
+        """32 hexadecimal digits."""
+        value = self._raw["id"]
+        return value.hex() if isinstance(value, bytes) else str(value)
+
+    @property
+    def job(self) -> str:
+        """The job's name; `NAMESPACE/~TASK` for an enqueued run."""
+        return display_name(self._raw["job"])
+
+    @property
+    def state(self) -> str:
+        """scheduled, queued, leased, running, retry_wait, succeeded, dead, cancelled or skipped."""
+        return str(self._raw["state"])
+
+    @property
+    def known(self) -> bool:
+        """Whether there is more than the id: of a run that moved to history some answers have only that."""
+        return "state" in self._raw
+
+    @property
+    def final(self) -> bool:
+        """Whether nothing more will happen to it by itself."""
+        return self.state in _FINAL
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        """Every attempt, oldest first; empty in listings that leave them out."""
+        return [Attempt(raw) for raw in self._raw.get("attempts") or ()]
+
+    trigger = _Field["str | None"]("trigger")  # schedule, backfill, manual, enqueue or chain
+    task = _Field["str | None"]("task")  # The task's name
+    queue = _Field["str | None"]("queue")  # The queue's name
+    reason = _Field["str | None"]("reason")  # Why it was skipped; None for a run
+    attempt = _Field[int]("attempt")  # Number of the latest attempt; 0 before the first
+    token = _Field["int | None"]("token")  # Fencing token of the latest lease
+    worker = _Field["int | str | None"]("worker")  # Worker of the latest lease
+    missed = _Field[int]("missed")  # Earlier occurrences that this run stands for as well
+    count = _Field["int | None"]("count")  # Occurrences of a skipped range; None otherwise
+    scheduled_at = _Time("scheduled_us")  # Its nominal time
+    created_at = _Time("created_us")  # When it was recorded
+    queued_at = _Time("queued_us")  # When it came into its queue
+    started_at = _Time("started_us")  # When user code was entered, latest attempt
+    ended_at = _Time("ended_us")  # When it ended
+    next_at = _Time("next_us")  # When it will be queued (again)
+    until = _Time("until_us")  # The last nominal time of a skipped range
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON: times as RFC 3339 text with microseconds and Z."""
+        out: dict[str, Any] = {"id": self.id, "job": self.job}
+        for name in ("trigger", "task", "queue", "state", "reason", "attempt", "token", "worker", "missed", "count"):
+            out[name] = getattr(self, name)
+        for name in ("scheduled_at", "created_at", "queued_at", "started_at", "ended_at", "next_at", "until"):
+            out[name] = rfc3339(getattr(self, name))
+        return {**out, **self._result_dict(), "attempts": [attempt.to_dict() for attempt in self.attempts]}
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} of {self.job}: {self.state}>"
+
+
+class JobInfo(_Raw):
+    """A job as the server knew it when it answered."""
+
+    __slots__ = ()
+
+    state = _Field[str]("state")  # active, paused, finished or deleted
+    spec = _Field["dict[str, Any]"]("spec")  # the resolved definition; durations and instants in microseconds
+    version = _Field[int]("version")  # rises with every change; for put's compare-and-set
+    note = _Field["str | None"]("note")
+    active = _Field[int]("active")  # its open runs
+    result = _Field["str | None"]("result")  # of put alone: created, updated or unchanged
+    next_at = _Time("next_us")
+    cursor = _Time("cursor_us")  # the last nominal time that was decided
+    created_at = _Time("created_us")
+    updated_at = _Time("updated_us")
+
+    @property
+    def name(self) -> str:
+        """The name; the namespace `default` is left out."""
+        return display_name(self._raw["name"])
+
+    @property
+    def task(self) -> str:
+        """The task's name."""
+        return str(self._raw["spec"]["task"])
+
+    @property
+    def queue(self) -> str:
+        """The queue's name."""
+        return str(self._raw["spec"]["queue"])
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule as it would be written."""
+        param_us = self._raw.get("param_us")
+        return schedule_from_wire(self._raw["spec"]["schedule"], NEVER if param_us is None else param_us)
+
+    @property
+    def args(self) -> list[Any]:
+        """The call's arguments."""
+        return self._call[0]
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """The call's keyword arguments."""
+        return self._call[1]
+
+    @property
+    def _call(self) -> tuple[list[Any], dict[str, Any]]:
+        payload = self._raw.get("payload")
+        return ([], {}) if payload is None else decode_payload(payload)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON: times as RFC 3339 text with microseconds and Z, durations of `spec` in microseconds."""
+        out: dict[str, Any] = {"name": self.name}
+        for name in ("state", "version", "note", "active", "result", "spec"):
+            out[name] = getattr(self, name)
+        for name in ("next_at", "cursor", "created_at", "updated_at"):
+            out[name] = rfc3339(getattr(self, name))
+        return {**out, "args": plain(self.args), "kwargs": plain(self.kwargs)}
+
+    def __repr__(self) -> str:
+        return f"<Job {self.name}: {self.state}>"
+
+
+class PutResults(Sequence[tuple[str, str]]):
+    """What put_many did, job by job, in the order given: (name, "created" | "updated" | "unchanged"). Cheap for millions."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []  # of each chunk, for finding a row
+        self._chunks: list[tuple[list[str], bytes]] = []
+        self._length = 0
+
+    def add(self, names: list[str], column: bytes) -> None:
+        """The results of one frame. InternalError when the server's column doesn't fit."""
+        if len(column) != len(names) or (column and max(column) >= len(_PUT_RESULTS)):
+            raise InternalError(f"the server answered {len(names)} jobs with {len(column)} results or unknown ones")
+        self._starts.append(self._length)
+        self._chunks.append((names, column))
+        self._length += len(names)
+
+    def counts(self) -> dict[str, int]:
+        """How many of each: {"unchanged": n, "created": n, "updated": n}."""
+        return {word: sum(column.count(code) for _, column in self._chunks) for code, word in enumerate(_PUT_RESULTS)}
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[str, str]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[tuple[str, str]]: ...
+    def __getitem__(self, index: int | slice) -> tuple[str, str] | list[tuple[str, str]]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._length))]
+        if not -self._length <= index < self._length:
+            raise IndexError(f"row {index}: there are {self._length}")
+        index %= self._length
+        chunk = bisect_right(self._starts, index) - 1
+        names, column = self._chunks[chunk]
+        row = index - self._starts[chunk]
+        return display_name(names[row]), _PUT_RESULTS[column[row]]
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        for names, column in self._chunks:
+            for name, code in zip(names, column, strict=True):
+                yield display_name(name), _PUT_RESULTS[code]
+
+    def __repr__(self) -> str:
+        return f"<PutResults of {self._length} jobs: {', '.join(f'{n} {word}' for word, n in self.counts().items() if n)}>"
