@@ -129,8 +129,9 @@ class Window:
         self.real, self.skipped = [], []  # (second since the epoch, wall), (jump, before, size, wall)
         last = None
         s = round((start - EPOCH).total_seconds())
-        # A day of margin: an overlap's other side may lie before the window.
-        for u in range(s - 86_400, s + count * step_s + 86_400, step_s):
+        # Some margin: an overlap's other side may lie outside the window.
+        margin = 86_400 if step_s == 60 else 4 * 3600
+        for u in range(s - margin, s + count * step_s + margin, step_s):
             wall = (EPOCH + timedelta(seconds=u)).astimezone(tz).replace(tzinfo=None, fold=0)
             offset = round((wall - datetime(1970, 1, 1)).total_seconds()) - u
             assert offset % step_s == 0, "choose a window of whole-minute offsets"

@@ -13,19 +13,19 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "wheelsched"
-pytestmark = pytest.mark.skipif(
-    not (PACKAGE.is_dir() and (ROOT / "pyproject.toml").is_file()), reason="no checkout here: only the tests were copied"
-)
+CHECKOUT = PACKAGE.is_dir() and (ROOT / "pyproject.toml").is_file()
+pytestmark = pytest.mark.skipif(not CHECKOUT, reason="no checkout here: only the tests were copied")
 
-# (floor, pure, modules): the picture in the architecture section of README.md. A name may end with * (the parts of a split file).
+# (floor, pure, modules): the picture in README.md, section Architecture. A name may end with * (parts of a split file).
 HOUSE = [
     (0, True, "errors model config _wheel* _table* _rows* _hash* _jobs* _runs* _runrows* _cron*"),
     (1, True, "cron tzif zonedata schedule records protocol definition memory_journal ownership"),
-    (2, True, "state* engine* reads turn specs misfire commands workers"),
-    (3, True, "views verbs"),
-    (3, False, "__init__ journal journal_* postgres pool process worker external tasks client aclient session transport"),
+    (2, True, "state* engine* reads history turn specs misfire commands workers"),
+    (3, True, "views verbs bulk"),
+    (3, False, "journal journal_* postgres pool process worker external tasks"),
+    (3, False, "__init__ client aclient session transport"),
     (4, True, "testing"),
-    (4, False, "server* testing_plugin"),
+    (4, False, "server* clock connections testing_plugin"),
     (5, False, "__main__ cli cli.* web web.* demo bench"),
 ]
 IMPURE = {"time", "random", "os", "socket", "asyncio", "threading", "subprocess", "logging", "lmdb", "psycopg",
@@ -33,8 +33,13 @@ IMPURE = {"time", "random", "os", "socket", "asyncio", "threading", "subprocess"
 EXCEPTIONS = {("zonedata", "importlib.resources")}  # it reads the zone files of the tzdata package, and nothing else
 OWNERS = {"lmdb": "journal*", "psycopg": "postgres"}
 BANNED = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "multiprocessing"}
-LIGHT = "__init__ client aclient worker tasks session transport verbs views".split()
-HEAVY = "engine* state* journal* memory_journal postgres commands workers reads server* _[a-z]*".split()
+LIGHT = ["__init__", "client", "aclient", "bulk", "worker", "tasks", "session", "transport", "verbs", "views"]
+HEAVY = ["engine*", "state*", "journal*", "memory_journal", "postgres", "commands", "workers", "reads", "history",
+         "server*", "_[a-z]*"]
+NO_CALLS = re.compile(r"(?:open|print|input|(?:.*\.)?date(?:time)?\.(?:now|utcnow|today))$")  # in a pure module
+CYTHON_IMPORT = re.compile(
+    r"^([ \t]*)(?:from[ \t]+([\w.]+)[ \t]+c?import\b[ \t]*(\(?[\w, \t]*)|c?import[ \t]+([\w., \t]+))", re.MULTILINE
+)
 MARKS = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X)\b")
 PLACES = re.compile(
     r"(?<![\w.])/(?:work|farm|home|root|Users)/|/tmp" r"/(?:v|notes)\b|index-" r"url|trusted-" r"host"
@@ -69,11 +74,16 @@ def module_of(path: Path) -> str:
 
 
 def place(module: str) -> tuple[int, bool] | None:
-    return next(((floor, pure) for floor, pure, names in HOUSE if any(fnmatchcase(module, n) for n in names.split())), None)
+    return next(((floor, pure) for floor, pure, names in HOUSE if matches(module, names.split())), None)
 
 
 def matches(module: str, patterns: list[str]) -> bool:
     return any(fnmatchcase(module, p) for p in patterns)
+
+
+def inner(name: str) -> str:
+    """wheelsched.x as .x; any other name as it is."""
+    return re.sub(r"^wheelsched\b\.?", ".", name)
 
 
 def bare(path: Path) -> str:
@@ -87,12 +97,12 @@ def python_imports(path: Path) -> list[Import]:
 
     def visit(node: ast.AST, late: bool, typing: bool) -> None:
         if isinstance(node, ast.Import):
-            found.extend(Import(re.sub(r"^wheelsched\b\.?", ".", a.name), node.lineno, late, typing) for a in node.names)
+            found.extend(Import(inner(a.name), node.lineno, late, typing) for a in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
                 base = "." + ".".join([*here[: len(here) - node.level + 1], *filter(None, [node.module])])
-            base = re.sub(r"^wheelsched\b\.?", ".", base)
+            base = inner(base)
             for alias in node.names:  # `from . import x` names a module if there is one
                 sub = f"{base.rstrip('.')}.{alias.name}"
                 whole = base.startswith(".") and any(
@@ -116,13 +126,13 @@ def python_imports(path: Path) -> list[Import]:
 
 def cython_imports(path: Path) -> list[Import]:
     found = []
-    pattern = re.compile(r"^([ \t]*)(?:from[ \t]+([\w.]+)[ \t]+c?import\b[ \t]*(\(?[\w, \t]*)|c?import[ \t]+([\w., \t]+))", re.MULTILINE)
-    for m in pattern.finditer(bare(path)):
-        line = bare(path)[: m.start()].count("\n") + 1
+    text = bare(path)
+    for m in CYTHON_IMPORT.finditer(text):
+        line = text[: m.start()].count("\n") + 1
         names = [m[2]] if m[2] else [n.split(" as ")[0].strip() for n in m[4].split(",")]
         if m[2] in {".", "wheelsched"}:
             names = [f".{n.strip(' (')}" for n in m[3].split(",")]
-        found += [Import(re.sub(r"^wheelsched\b\.?", ".", n), line, bool(m[1]), False) for n in names]
+        found += [Import(inner(n), line, bool(m[1]), False) for n in names]
     return found
 
 
@@ -193,8 +203,7 @@ def test_forbidden_imports() -> None:
             bad += [
                 f"{where(path, n.lineno)}: {module} calls {ast.unparse(n.func)}()"
                 for n in ast.walk(ast.parse(path.read_text()))
-                if isinstance(n, ast.Call)
-                and (ast.unparse(n.func) in {"open", "print", "input"} or re.search(r"\bdate(?:time)?\.(?:now|utcnow|today)$", ast.unparse(n.func)))
+                if isinstance(n, ast.Call) and NO_CALLS.match(ast.unparse(n.func))
             ]
     for path in files("tests/*.py", "benchmarks/*.py"):
         bad += [f"{where(path, n.lineno)}: pickle" for n in ast.walk(ast.parse(path.read_text()))
@@ -212,7 +221,7 @@ def test_the_users_side_is_light() -> None:
             for imported in graph.get(module, []):
                 target = own(imported)
                 if target is None or imported.typing or (imported.late and not direct) or target in seen:
-                    continue  # what a lower module loads at its first use (Cron.next: _cron) is not loaded by the import
+                    continue  # what a lower module loads at first use (Cron.next: _cron) is not part of the import
                 seen.add(target)
                 if matches(target, HEAVY):
                     bad.append(f"{trail} -> {target}")
@@ -273,12 +282,13 @@ def test_no_swallowed_errors_no_prints_no_salted_hash() -> None:
             line = where(path, getattr(node, "lineno", 0))
             if isinstance(node, ast.ExceptHandler):
                 broad = node.type is None or re.search(r"\b(Base)?Exception\b", ast.unparse(node.type))
-                idle = all(isinstance(s, ast.Pass | ast.Continue) or (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant)) for s in node.body)
+                idle = all(ast.unparse(s) in {"pass", "continue", "..."} for s in node.body)
                 bad += [f"{line}: a bare except"] if node.type is None else []
                 bad += [f"{line}: a swallowed exception"] if broad and idle else []
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                bad += [f"{line}: print() outside the cli"] if node.func.id == "print" and module and floor < 5 else []
-                bad += [f"{line}: hash() differs between processes; use blake2b"] if node.func.id == "hash" and floor <= 2 else []
+                called = node.func.id
+                bad += [f"{line}: print() outside the cli"] if called == "print" and floor < 5 else []
+                bad += [f"{line}: hash() is salted; use blake2b"] if called == "hash" and floor <= 2 else []
     for path in package(".pyx", ".pxd"):
         for number, line in enumerate(bare(path).split("\n"), 1):
             if re.match(r"\s*except(\s+(Base)?Exception\b.*)?:\s*(pass)?\s*$", line):
@@ -295,11 +305,12 @@ def test_packaging_lists_everything() -> None:
     listed = (re.search(r"^recursive-include wheelsched (.+)$", rules, re.MULTILINE) or ["", ""])[1].split()
     built = (".c", ".so", ".pyc")
     bad = [f"{p.relative_to(ROOT)}: no rule of MANIFEST.in takes it" for p in files("*")
-           if p.is_relative_to(PACKAGE) and p.suffix not in built and not any(fnmatchcase(p.name, rule) for rule in listed)]
-    bad += [f"MANIFEST.in: no `graft {folder}`" for folder in ("tests", "benchmarks") if f"graft {folder}\n" not in rules + "\n"]
-    bad += [f"MANIFEST.in: {name} is not included" for name in ("LICENSE", "README.md", "CHANGELOG.md") if name not in rules]
+           if p.is_relative_to(PACKAGE) and p.suffix not in built and not matches(p.name, listed)]
+    wanted = ["graft tests", "graft benchmarks", "LICENSE", "README.md", "CHANGELOG.md"]
+    bad += [f"MANIFEST.in: no {rule}" for rule in wanted if rule not in rules]
     packages = {".".join(p.parent.relative_to(ROOT).parts) for p in package("__init__.py")}
-    bad += [f"pyproject.toml: package {name} is not listed" for name in packages - set(pyproject["tool"]["setuptools"]["packages"])]
+    shipped = set(pyproject["tool"]["setuptools"]["packages"])
+    bad += [f"pyproject.toml: package {name} is not listed" for name in packages - shipped]
     for path in package(".pyx"):
         bad += [] if path.with_suffix(".pyi").exists() else [f"{path.relative_to(ROOT)}: no .pyi beside it"]
         bad += [] if f'"{path.stem}"' in setup else [f"{path.relative_to(ROOT)}: setup.py does not build it"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,12 +12,29 @@ import numpy as np
 from . import protocol, reads, records
 from .definition import check_given, resolve
 from .errors import (
-    AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, NotFoundError, ResourceExhaustedError, ScheduleError,
+    AlreadyExistsError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    ResourceExhaustedError,
+    ScheduleError,
 )
 from .misfire import plan
 from .model import (
-    FRAME_JOBS_MAX, INSTANT_MAX_US, KEY_MAX, MS, NEVER, NOTE_MAX, PAYLOAD_MAX, Event, JobState, Reason, RunState, Trigger,
-    display_name, parse_job_name,
+    FRAME_JOBS_MAX,
+    INSTANT_MAX_US,
+    KEY_MAX,
+    MS,
+    NEVER,
+    NOTE_MAX,
+    PAYLOAD_MAX,
+    Event,
+    JobState,
+    Reason,
+    RunState,
+    Trigger,
+    display_name,
+    parse_job_name,
 )
 from .specs import KIND_AT, KIND_EVERY, KIND_MANUAL
 from .state import job_key, other_run_id, spec_bytes
@@ -32,7 +50,7 @@ if TYPE_CHECKING:
 _NO_ROW: Final = 0xFFFFFFFF
 UNCHANGED, CREATED, UPDATED = 0, 1, 2
 _RESULTS: Final = ("unchanged", "created", "updated")
-PAGE_MAX: Final = 1_000
+_HASHED: Final = re.compile(r"(?<![A-Za-z])[Hh](?![A-Za-z])")  # the H of a cron expression: another schedule for each job
 
 
 def remembered(engine: Engine, cmd: Command) -> bytes | None:
@@ -88,7 +106,7 @@ def spec_number(engine: Engine, given: Any, name: str) -> int:
     wire = resolve(given, engine.announced.get(given["task"]))
     wire["namespace"] = name.partition("/")[0]
     schedule = wire["schedule"]
-    if schedule["kind"] == "cron" and "H" in schedule["expr"].upper().replace("THU", "").replace("MARCH", ""):
+    if schedule["kind"] == "cron" and _HASHED.search(schedule["expr"]):
         wire["hash_id"] = name
     key = spec_bytes(wire)
     spec = engine.state.spec_ids.get(key)
@@ -231,13 +249,13 @@ def put_many(engine: Engine, cmd: Command) -> bytes:
     for i, name in enumerate(names):
         try:
             full.append(parse_job_name(name))
-            if len(payloads[i]) > PAYLOAD_MAX or not isinstance(payloads[i], bytes):
-                raise InvalidArgumentError(f"payload: a bin of at most {PAYLOAD_MAX} bytes is wanted")
-        except (InvalidArgumentError, TypeError) as e:
+        except InvalidArgumentError as e:
             faults.append([i, str(e)])
+        if not isinstance(payloads[i], bytes) or not 0 < len(payloads[i]) <= PAYLOAD_MAX:
+            faults.append([i, f"payload: a bin of 1 to {PAYLOAD_MAX} bytes is wanted"])
     if not faults and len(set(full)) != n:
-        seen: set[str] = set()
-        faults = [[i, f"job {x} is in the frame twice"] for i, x in enumerate(full) if x in seen or seen.add(x)]
+        first = {x: i for i, x in reversed(list(enumerate(full)))}
+        faults = [[i, f"job {x} is in the frame twice"] for i, x in enumerate(full) if first[x] != i]
     bad = (param != NEVER) & ((param < 0) | (param > INSTANT_MAX_US))
     faults += [[i, "param_us is out of range"] for i in np.flatnonzero(bad).tolist()]
     if not faults:
@@ -288,7 +306,7 @@ def upcoming(engine: Engine, cmd: Command) -> bytes:
     row = job_row(engine, cmd.request.args)
     n = whole(cmd.request.args, "n", 1, 1_000, 1) or 1
     fields = engine.state.jobs.gather(np.array([row], np.uint32))
-    out = []
+    out: list[int] = []
     if fields["state"][0] == JobState.ACTIVE:
         spec, param = fields["spec"].copy(), fields["param_us"].copy()
         at = fields["next_us"].copy()
@@ -320,7 +338,10 @@ def pause(engine: Engine, cmd: Command) -> bytes:
 
 
 def resume(engine: Engine, cmd: Command) -> bytes:
-    """Trigger again. What was due while paused is skipped (default), or the latest or all of it runs; a one-time job runs now unless `skip`."""
+    """Trigger again. What was due while paused is skipped (default), or the latest or all of it runs.
+
+    A one-time job whose time passed runs now unless `skip` is given.
+    """
     catchup = cmd.request.args.get("catchup")
     if catchup not in (None, "skip", "latest", "all"):
         raise InvalidArgumentError(f"catchup: {catchup!r} is not one of skip, latest, all")
@@ -383,7 +404,8 @@ def trigger(engine: Engine, cmd: Command) -> bytes:
         policy = wire["overlap"]["policy"]
         if policy == "skip" or (policy == "allow" and busy >= engine.specs.overlap_max[int(fields["spec"])]):
             blocking = _blocking(engine, row)
-            raise FailedPreconditionError(f"job {display_name(name.decode())} is busy with run {blocking} (overlap {policy})", run_id=blocking)
+            shown = display_name(name.decode())
+            raise FailedPreconditionError(f"job {shown} is busy with run {blocking} (overlap {policy})", run_id=blocking)
         if policy != "allow":
             state, due = RunState.SCHEDULED, -1
     return _new_run(engine, cmd, row, name, int(fields["spec"]), Trigger.MANUAL, engine.now.wall_us, due, state,
@@ -441,8 +463,8 @@ def enqueue(engine: Engine, cmd: Command) -> bytes:
     if row is None:
         blank = np.array([NEVER], np.int64)
         engine.record("PUT", {
-            "at": now, "uid": cmd.uid, "name": records.Blobs([name.encode()]), "key": job_key(name.encode()), "payload": records.Blobs([b""]),
-            "spec": np.array([spec], np.uint32), "param": blank, "next": blank, "cursor": np.array([-1], np.int64),
+            "at": now, "uid": cmd.uid, "name": records.Blobs([name.encode()]), "key": job_key(name.encode()),
+            "payload": records.Blobs([b""]), "spec": np.array([spec], np.uint32), "param": blank, "next": blank, "cursor": np.array([-1], np.int64),
             "state": np.array([JobState.ACTIVE], np.uint8), "note": [],
         })
         row = engine.state.find_job(name.encode())

@@ -61,7 +61,8 @@ def load(*layers: dict[str, Any]) -> Config:
         if not isinstance(merged.get(key), str) or not merged[key] or "\0" in merged[key]:
             raise ConfigError(f"{key}: a path is wanted")
     if len(merged["socket"].encode()) > SOCKET_PATH_MAX:
-        raise ConfigError(f"socket: the path has {len(merged['socket'].encode())} bytes; the kernel allows {SOCKET_PATH_MAX}: choose a shorter one")
+        size = len(merged["socket"].encode())
+        raise ConfigError(f"socket: the path has {size} bytes; the kernel allows {SOCKET_PATH_MAX}: choose a shorter one")
     tasks = merged.get("tasks", ())
     if isinstance(tasks, str) or not all(isinstance(t, str) and t.replace(".", "_").isidentifier() for t in tasks):
         raise ConfigError("tasks: names of Python modules are wanted, such as 'pkg.mod'")

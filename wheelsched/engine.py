@@ -16,20 +16,30 @@ from ._wheel import Wheel
 from .errors import InternalError, InvalidArgumentError, UnimplementedError, WheelschedError
 from .misfire import as_columns, catch_up
 from .model import (
-    BATCH_MAX, KEY_TTL_US, MS, NEVER, REQUEST_TTL_US, TOMBSTONE_US, US, Disposition, JobState, Reason, RunState,
+    BATCH_MAX,
+    KEY_TTL_US,
+    LEASE_US,
+    MS,
+    NEVER,
+    REQUEST_TTL_US,
+    TOMBSTONE_US,
+    US,
+    Disposition,
+    JobState,
+    Reason,
+    RunState,
 )
 from .schedule import ScheduleTable
 from .specs import OVERLAP_ALLOW, OVERLAP_BUFFER, SpecTable
-from .turn import ClockBack, Effects, Now, WorkerGone
+from .turn import ClockBack, Command, Disconnect, Effects, Now, WorkerGone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from .schedule import Zones
+    from .cron import Zones
     from .state import State
-    from .turn import Command
 
 NEVER_MS = 2**63 - 1
 FOLD_ROWS = 4_096
@@ -78,6 +88,14 @@ class Engine:
         })
         self._arm()
 
+    def adopt(self, worker: int) -> None:
+        """An external worker of a former generation: its leases hold for one lease more."""
+        self.gone[worker] = self.now.mono_us + LEASE_US
+
+    def lose(self, gone: WorkerGone) -> None:
+        """A worker of a former generation, before the first turn; the records go out with that turn."""
+        workers.worker_gone(self, gone)
+
     # The turn
 
     def step(self, now: Now, inputs: list[Any]) -> Effects:
@@ -86,20 +104,21 @@ class Engine:
         if now.wall_us < self.now.wall_us:
             now = Now(self.now.wall_us, now.mono_us) if not any(isinstance(i, ClockBack) for i in inputs) else now
         self.now = now
-        later = []
+        finished = [i for i in inputs if isinstance(i, Command) and i.request.verb == "finish"]
+        for item in finished:  # before losses: what a worker reported before it died counts
+            self._command(item)
         for item in inputs:
             if isinstance(item, WorkerGone):
                 workers.worker_gone(self, item)
+            elif isinstance(item, Disconnect):
+                workers.disconnect(self, item.conn)
             elif isinstance(item, ClockBack):
                 self._clock_back(item)
-            elif item.request.verb == "finish":
-                self._command(item)
-            else:
-                later.append(item)
         self._due()
         self._expire()
-        for item in later:
-            self._command(item)
+        for item in inputs:
+            if isinstance(item, Command) and item.request.verb != "finish":
+                self._command(item)
         self._take_turns()
         workers.serve_seekers(self)
         self._housekeep()
@@ -289,7 +308,7 @@ class Engine:
         turns, self._turns = self._turns, set()
         woken = []
         for job in sorted(turns):
-            members = [s for s in self.state.runs.of_job(job)]
+            members = self.state.runs.of_job(job)
             fields = self.state.runs.gather(np.array(members, np.uint32)) if members else ()
             if any(RunState.QUEUED <= f["state"] <= RunState.RETRY_WAIT for f in fields):
                 continue

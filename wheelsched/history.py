@@ -1,6 +1,7 @@
 """Blocks of the run history: finished runs in columns, as they leave the run table. Pure.
 
-A block is MessagePack {version, n, first_us, last_us (span of nominal times), columns {field: column}, names, tasks, queues, result, history}.
+A block is MessagePack {version, n, first_us, last_us (span of nominal times), ended_us (latest end), columns {field: column}, job, spec,
+names, tasks, queues, result, result_end, history, history_end}.
 `job` and `spec` in a block number its own names, tasks and queues, so a block needs nothing else to be read.
 """
 
@@ -40,7 +41,8 @@ def pack(state: State, rows: NDArray[np.uint32]) -> bytes:
         "ended_us": int(fields["ended_us"].max()),
         "columns": {name: encode_column(np.ascontiguousarray(fields[name])) for name in _FIELDS},
         "job": encode_column(job.astype("<u4")), "spec": encode_column(spec.astype("<u4")),
-        "names": encode_blobs(state.jobs.names(jobs.astype(np.uint32))), "tasks": [w["task"] for w in wires], "queues": [w["queue"] for w in wires],
+        "names": encode_blobs(state.jobs.names(jobs.astype(np.uint32))),
+        "tasks": [w["task"] for w in wires], "queues": [w["queue"] for w in wires],
     }
     for what in ("result", "history"):
         joined, ends = state.runs.joined(rows, what)
@@ -116,7 +118,9 @@ class Block:
         return [((int(high[i]) & 0xFFFF).to_bytes(2, "big") + int(low[i]).to_bytes(8, "big"), int(nominal[i])) for i in hits.tolist()]
 
 
-def runs_page(state: State, blocks: Iterator[tuple[int, bytes]], args: dict[str, Any], running: dict[int, int], limit: int) -> dict[str, Any]:
+def runs_page(
+    state: State, blocks: Iterator[tuple[int, bytes]], args: dict[str, Any], running: dict[int, int], limit: int
+) -> dict[str, Any]:
     """A page of runs, oldest first: history, then the table. `blocks` starts at the block of the position `after`.
 
     A position is [block, row] inside history, [-1, created_us, row] inside the table.

@@ -25,8 +25,10 @@ Every mutating request carries `rid`, a client-made bin of 16 bytes that is reme
 answered as the first was and does nothing.
 
     hello      version, role ("client" or "worker"), name; a worker: tasks {task: options its decorator gave}
-               -> version, server, instance (bin, new at each start), generation, clock_offset_us, worker (its id, for workers), lease_us, heartbeat_us
-    put        rid, name, given, param_us, payload, paused (bool), note, version (int or nil: compare-and-set) -> a job, with "result"
+               -> version, server, instance (bin, new at each start), generation, clock_offset_us, worker (its id, for workers),
+               lease_us, heartbeat_us
+    put        rid, name, given, param_us, payload, paused (bool), note, version (int or nil: compare-and-set)
+               -> a job, with "result"
     put_many   rid, given [maps], names [texts], which (u32 column: row of `given`), param_us (i64 column), payload [bins]
                -> result (u8 column: 0 unchanged, 1 created, 2 updated). All or nothing: an error's detail has jobs [[row, message]…]
     get        name -> a job
@@ -43,28 +45,33 @@ answered as the first was and does nothing.
     stats      -> counters, lags, workers, queues, tasks nobody serves
 
 `given` is what was asked for, and only that: {task, schedule, queue, priority, timeout_us, retry, overlap, catchup, start_us, end_us,
-max_runs, expires_after_us, concurrency_key}. The server adds what the task's decorator announced and then the house defaults; the answer's
-`spec` is the resolved form. `schedule` is {"kind": "cron", expr, tz, dst_gap, dst_overlap, day_or, seconds}, {"kind": "every", every_us},
-{"kind": "at"} or {"kind": "manual"}; `param_us` is the instant of `at` and the anchor of `every` (2**63-1: none).
+max_runs, expires_after_us, concurrency_key}. The server adds what the task's decorator announced and then the house defaults; the
+answer's `spec` is the resolved form. `schedule` is {"kind": "cron", expr, tz, dst_gap, dst_overlap, day_or, seconds},
+{"kind": "every", every_us}, {"kind": "at"} or {"kind": "manual"}; `param_us` is the instant of `at` and the anchor of `every`
+(2**63-1: none).
 
-A job: name, state, spec, param_us, payload, version, note, next_us, cursor_us (last decided nominal time), active (open runs), created_us, updated_us,
-and from put: result ("created" "updated" "unchanged").
-A run: id, job, trigger, task, queue, scheduled_us, created_us, queued_us, started_us, ended_us, next_us, state, reason, attempt, token, worker, result, missed,
-until_us and count (a skipped range), attempts [{attempt, token, worker, started_us, ended_us, outcome, result}].
-`result` is a map or nil: {value: bin (a MessagePack value), stdout: bin, stderr: bin, stdout_cut, stderr_cut (bytes left out), type, message, traceback}; the last three after a failure.
+A job: name, state, spec, param_us, payload, version, note, next_us, cursor_us (last decided nominal time), active (open runs),
+created_us, updated_us, and from put: result ("created" "updated" "unchanged").
+A run: id, job, trigger, task, queue, scheduled_us, created_us, queued_us, started_us, ended_us, next_us, state, reason, attempt, token,
+worker, result, missed, until_us and count (a skipped range), attempts [{attempt, token, worker, started_us, ended_us, outcome, result}].
+`result` is a map or nil: {value: bin (a MessagePack value), stdout: bin, stderr: bin, stdout_cut, stderr_cut (bytes left out), type,
+message, traceback}; the last three after a failure.
 
 Workers:
 
     lease      queues [names] (empty: all), credits (1…65536), wait_us -> n, and for n > 0:
-               id (16 bytes a row), token (i64), attempt (u32), scheduled_us (i64), missed (u32), spec (u32: row of `specs`), specs [{task, timeout_us, queue}],
-               job (bin, names joined) with job_end (u32 column of ends), payload (bin, joined) with payload_end (u32), last_result (sparse), checkpoint (sparse), lease_us
+               id (16 bytes a row), token (i64), attempt (u32), scheduled_us (i64), missed (u32), spec (u32: row of `specs`),
+               specs [{task, timeout_us, queue}], job (bin, names joined) with job_end (u32 column of ends), payload (bin, joined)
+               with payload_end (u32), last_result (sparse), checkpoint (sparse), lease_us
                Rows come in token order. n = 0: the wait is over, or with "stop": true, this worker shall end.
-    finish     id, token (i64), outcome (u8), started_us (i64), ended_us (i64), result (sparse) -> verdict (u8 column: 1 accepted, 2 stale)
+    finish     id, token (i64), outcome (u8), started_us (i64), ended_us (i64), result (sparse)
+               -> verdict (u8 column: 1 accepted, 2 stale)
                outcome: 1 succeeded 2 failed 3 timed_out 4 lost 5 interrupted 6 cancelled 7 not_started (handed back, no attempt spent)
     heartbeat  id, token (i64), started (u8), progress (sparse texts) -> cancel [rows], stale [rows]
 
 The token is the fencing token of the lease. A completion counts only for the (run id, token) that holds the lease; any other is
-`stale`; the same completion sent again is answered as the first was. A worker executes the rows of a batch in token order unless it has several executors.
+`stale`; the same completion sent again is answered as the first was. A worker executes the rows of a batch in token order unless it
+has several executors.
 """
 
 from __future__ import annotations

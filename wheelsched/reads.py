@@ -49,8 +49,8 @@ def run_fields(f: Any, name: str, task: str, queue: str, result: bytes, history:
     waiting = state in (RunState.SCHEDULED, RunState.RETRY_WAIT) and f["due_us"] >= 0
     skipped = state is RunState.SKIPPED
     return {
-        "id": f"{int(f['id_high']):016x}{int(f['id_low']):016x}", "job": display_name(name), "trigger": Trigger(int(f["trigger"])).name.lower(),
-        "task": task, "queue": queue, "scheduled_us": int(f["nominal_us"]), "created_us": int(f["created_us"]),
+        "id": f"{int(f['id_high']):016x}{int(f['id_low']):016x}", "job": display_name(name),
+        "trigger": Trigger(int(f["trigger"])).name.lower(), "task": task, "queue": queue, "scheduled_us": int(f["nominal_us"]), "created_us": int(f["created_us"]),
         "queued_us": int(f["queued_us"]) or None, "started_us": int(f["started_us"]) or None, "ended_us": int(f["ended_us"]) or None,
         "next_us": int(f["due_us"]) if waiting else None, "state": shown,
         "reason": Reason(int(f["reason"])).name.lower() if f["reason"] else None, "attempt": spent, "token": int(f["token"]) or None,
@@ -200,10 +200,15 @@ def counts(engine: Engine) -> dict[str, Any]:
     return {
         "jobs": len(state.jobs), "runs": len(state.runs), "queued": sum(q["queued"] for q in queues.values()),
         "leased": sum(state.runs.list_len(w.list_id) for w in state.workers.values()), "dead_letters": state.runs.list_len(DEAD_LIST),
-        "queues": queues, "unserved_tasks": unserved, "generation": state.meta.generation, "seq": state.meta.seq, "folded": state.meta.folded,
+        "queues": queues, "unserved_tasks": unserved, "generation": state.meta.generation, "seq": state.meta.seq,
+        "folded": state.meta.folded,
         "workers": [
-            {"id": f"w{i}", "name": w.name, "kind": w.kind, "leased": state.runs.list_len(w.list_id)} for i, w in sorted(state.workers.items())
+            {"id": f"w{i}", "name": w.name, "kind": w.kind, "leased": state.runs.list_len(w.list_id)}
+            for i, w in sorted(state.workers.items())
         ],
         "counters": dict(engine.counters), "draining": engine.draining,
-        "bytes": {"jobs": state.jobs.nbytes, "runs": state.runs.nbytes, "wheels": engine.wall.nbytes + engine.delayed.nbytes + engine.mono.nbytes},
+        "bytes": {
+            "jobs": state.jobs.nbytes, "runs": state.runs.nbytes,
+            "wheels": engine.wall.nbytes + engine.delayed.nbytes + engine.mono.nbytes,
+        },
     }

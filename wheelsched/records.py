@@ -1,7 +1,7 @@
 """Format of journal records: frame, columns, and the list of kinds.
 
-Frame (little-endian, HEADER_SIZE bytes): length of the body u32 · CRC-32 of all that follows u32 · VERSION u16 · 0 u16 · sequence number u64 ·
-CRC of the record before u32. The chain of CRCs makes a missing, swapped or stale record visible, which LMDB alone does not.
+Frame (little-endian, HEADER_SIZE bytes): length of the body u32 · CRC-32 of all that follows u32 · VERSION u16 · 0 u16 ·
+sequence number u64 · CRC of the record before u32. The chain of CRCs makes a missing, swapped or stale record visible, which LMDB alone does not.
 
 Body: MessagePack [kind, {field: value}]. A field is plain data, or a *column*: an extension (type 1) that holds an array of
 numbers, one for each run or job of the batch. A column picks the shortest of three codings, told by its first byte:
@@ -37,7 +37,9 @@ HEADER_SIZE: Final = _HEADER.size
 _AFTER_CRC: Final = struct.Struct("<HHQI")
 _DTYPES: Final = (np.dtype("u1"), np.dtype("<u4"), np.dtype("<i8"), np.dtype("<u8"), np.dtype("<u2"))
 _CODE: Final = {d: i for i, d in enumerate(_DTYPES)}
-_WIDTHS: Final = ((1, np.dtype("u1")), (2, np.dtype("<u2")), (4, np.dtype("<u4")), (8, np.dtype("<u8")))
+_WIDTHS: Final[tuple[tuple[int, np.dtype[Any]], ...]] = (
+    (1, np.dtype("u1")), (2, np.dtype("<u2")), (4, np.dtype("<u4")), (8, np.dtype("<u8")),
+)
 _COLUMN: Final = struct.Struct("<BBI")
 _COUNT: Final = struct.Struct("<I")
 
@@ -77,7 +79,7 @@ def encode_column(values: NDArray[Any]) -> bytes:
         return _COLUMN.pack(0, code, 0) + b"\0" * dtype.itemsize
     low, high = values.min(), values.max()
     if low == high:
-        return _COLUMN.pack(0, code, n) + low.tobytes()
+        return _COLUMN.pack(0, code, n) + bytes(low.tobytes())
     wide = values.view("<u8") if dtype.itemsize == 8 else values.astype("<u8")
     base = wide.dtype.type(int(low) & 0xFFFFFFFFFFFFFFFF)
     offsets = wide - base
@@ -87,7 +89,7 @@ def encode_column(values: NDArray[Any]) -> bytes:
     span = int(high) - int(low)
     for width, narrow in _WIDTHS:
         if span < 1 << (8 * width):
-            return _COLUMN.pack(1, code, n) + low.tobytes() + bytes([width]) + offsets.astype(narrow).tobytes()
+            return b"".join((_COLUMN.pack(1, code, n), low.tobytes(), bytes([width]), offsets.astype(narrow).tobytes()))
     raise AssertionError("a span of 64 bits always fits")
 
 
@@ -95,7 +97,7 @@ def decode_column(data: bytes | memoryview) -> NDArray[Any]:
     """The array of one column. CorruptJournalError when it is malformed."""
     try:
         coding, code, n = _COLUMN.unpack_from(data)
-        dtype = _DTYPES[code]
+        dtype: np.dtype[Any] = _DTYPES[code]
         at = _COLUMN.size
         first = np.frombuffer(data, dtype, 1, at)
         at += dtype.itemsize

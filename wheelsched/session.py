@@ -67,7 +67,7 @@ class Ask(Generic[T]):
 class Open(Generic[T]):
     """A request that was begun. `answered` turns true once; then `result()` gives the value or raises the error."""
 
-    __slots__ = ("_error", "_value", "answered", "ask", "frame", "give_up_at", "id", "sent", "unavailable")
+    __slots__ = ("_error", "_value", "answered", "ask", "frame", "give_up_at", "id", "sent", "unavailable", "wants_retry")
 
     def __init__(self, request_id: int, ask: Ask[T], frame: bytes) -> None:
         self.id = request_id
@@ -75,20 +75,17 @@ class Open(Generic[T]):
         self.frame = frame
         self.answered = False
         self.sent = False  # on the present connection
+        self.wants_retry = False  # the server answered that it is going away
         self.unavailable = 0  # times the server asked to come back later
         self.give_up_at: float | None = None  # end of the retry budget, once a connection was lost
         self._value: Any = None
         self._error: WheelschedError | None = None
 
-    def answer(self, value: Any, error: WheelschedError | None) -> None:
+    def answer(self, value: Any, error: WheelschedError | None, *, by_server: bool) -> None:
         """Settle it."""
         self._value, self._error = value, error
+        self.wants_retry = by_server and isinstance(error, UnavailableError)
         self.answered = True
-
-    @property
-    def wants_retry(self) -> bool:
-        """Whether the answer is that the server is going away."""
-        return self.answered and isinstance(self._error, UnavailableError)
 
     def result(self) -> T:
         """The decoded answer, or the error that it is."""
@@ -209,7 +206,7 @@ class Session:
         failed = list(self._open.values())
         self._open.clear()
         for opened in failed:
-            opened.answer(None, error)
+            opened.answer(None, error, by_server=False)
         return failed
 
     def next_chunk(self) -> memoryview:
@@ -240,7 +237,7 @@ class Session:
                 raise reply.error or InvalidArgumentError("the server's answer has the id 0")
             opened = self._open.pop(reply.id, None)
             if opened is not None:  # else its caller went away
-                opened.answer(reply.result, reply.error)
+                opened.answer(reply.result, reply.error, by_server=True)
                 answered.append(opened)
             self._failures = 0
         return answered

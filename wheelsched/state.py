@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SNAPSHOT_VERSION = 1
-_DUE_COLUMNS = ("disposition", "reason", "until", "count", "missed")
+_DUE_COLUMNS = ("job", "nominal", "state", "disposition", "reason", "until", "count", "missed")
 
 
 def job_key(name: bytes) -> bytes:
@@ -145,11 +145,9 @@ class State:
     def _due(self, f: dict[str, Any]) -> NDArray[np.uint32]:
         self.jobs.set(f["job"], f["job_state"], f["next"], f["cursor"], -1)
         made = f["state"] > 0
-        if made.all():
-            return self.runs.due(f["job"], f["nominal"], f["state"], *(f[c] for c in _DUE_COLUMNS), f["at"])
-        return self.runs.due(
-            f["job"][made], f["nominal"][made], f["state"][made], *(f[c][made] for c in _DUE_COLUMNS), f["at"]
-        )
+        columns = f if made.all() else {name: f[name][made] for name in _DUE_COLUMNS}
+        job, nominal, state, disposition, reason, until, count, missed = (columns[name] for name in _DUE_COLUMNS)
+        return self.runs.due(job, nominal, state, disposition, reason, until, count, missed, f["at"])
 
     def _enqueue(self, f: dict[str, Any]) -> NDArray[np.uint32]:
         rows = self.runs.enqueue(
@@ -317,7 +315,7 @@ class State:
     def _load_small(self, small: dict[str, Any]) -> None:
         m = self.meta
         m.seq, m.at_us, m.generation, m.boot_id, m.zone_version, m.tokens, m.folded, m.next_worker, m.recheck_us = small["meta"]
-        m.blocked = {(job, at): None for job, at in small["blocked"]}
+        m.blocked = dict.fromkeys(small["blocked"])
         for spec, wire in enumerate(small["specs"]):
             self._add_spec(spec, wire)
         for i, name, kind, generation in small["workers"]:

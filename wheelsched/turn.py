@@ -42,6 +42,13 @@ class WorkerGone:
 
 
 @dataclass(frozen=True, slots=True)
+class Disconnect:
+    """A connection is gone; what it sent before comes first."""
+
+    conn: int
+
+
+@dataclass(frozen=True, slots=True)
 class ClockBack:
     """The wall clock was set back. `fired`: (job key, nominal) of folded runs later than the new now."""
 

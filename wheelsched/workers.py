@@ -206,7 +206,7 @@ def finish(engine: Engine, cmd: Command) -> bytes:
     if not isinstance(ids, bytes) or len(ids) != 16 * n:
         raise InvalidArgumentError("finish: id has 16 bytes a row")
     outcome, started, ended = column(args, "outcome", "u1", n), column(args, "started_us", "<i8", n), column(args, "ended_us", "<i8", n)
-    if n and not (1 <= int(outcome.min()) and int(outcome.max()) <= Outcome.NOT_STARTED):
+    if n and not (int(outcome.min()) >= 1 and int(outcome.max()) <= Outcome.NOT_STARTED):
         raise InvalidArgumentError("finish: outcome is a number from 1 to 7")
     results: dict[int, bytes] = {}
     for pair in args.get("result", []):
@@ -306,7 +306,7 @@ def worker_gone(engine: Engine, gone: WorkerGone) -> None:
         zero = np.zeros(len(rows), np.int64)
         result = msgpack.packb({"type": "wheelsched.WorkerLost", "message": gone.reason}, use_bin_type=True)
         ended = np.full(len(rows), engine.now.wall_us, np.int64)
-        end_attempts(engine, rows, outcome, zero, ended, {i: result for i in np.flatnonzero(entered).tolist()})
+        end_attempts(engine, rows, outcome, zero, ended, dict.fromkeys(np.flatnonzero(entered).tolist(), result))
     engine.record("WORKER", {"at": engine.now.wall_us, "id": gone.worker, "name": worker.name, "kind": worker.kind, "gone": True})
     for conn in [c for c, s in engine.sessions.items() if s.worker == gone.worker]:
         del engine.sessions[conn]

@@ -1,0 +1,23 @@
+class Rows:
+    """Base of JobTable and RunTable: rows of one C struct in chunks of 4,096."""
+
+    count: int
+    def __len__(self) -> int: ...
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the chunks (byte strings not counted)."""
+    @property
+    def chunk_total(self) -> int:
+        """How many chunks there are."""
+    def dump(self, chunk: int) -> bytes:
+        """Bytes of one chunk: used map, rows, byte strings; equal for equal content."""
+    def copy_begin(self) -> None:
+        """Start a snapshot of this instant; one at a time."""
+    def copy_next(self, limit: int) -> list[tuple[int, bytes]]:
+        """(chunk, bytes) pieces of about `limit` bytes; empty when the snapshot is complete."""
+    def copy_cancel(self) -> None:
+        """Drop a snapshot that is under way."""
+    def load(self, chunk: int, data: bytes) -> None:
+        """Read back one dump; a subclass knows how."""
+    def slots(self, start: int = 0, limit: int = 0xFFFFFFFF) -> list[int]:
+        """Rows in use from `start` on, ascending, at most `limit`."""

@@ -1,0 +1,33 @@
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._jobs import JobTable
+from ._rows import Rows
+
+RUN_DTYPE: Final[np.dtype[Any]]
+
+class RunRows(Rows):
+    """The rows of all runs with their lists, chains and index."""
+
+    order: int
+    def __new__(cls, jobs: JobTable, moves: bytes) -> RunRows: ...
+    def new_list(self) -> int:
+        """Number of a new empty list."""
+    def list_len(self, list_id: int) -> int:
+        """How many runs are in a list."""
+    def set_spec(self, spec: int, line: int, attempts: int) -> None:
+        """Ready line and attempts of the runs of a spec."""
+    def text_id(self, slot: int) -> str:
+        """The run id as 32 hex digits."""
+    def of_job(self, job: int) -> list[int]:
+        """Rows of one job's runs, newest first."""
+    def gather(self, slots: NDArray[np.uint32]) -> NDArray[Any]:
+        """Copies of rows as RUN_DTYPE. IndexError for a row not in use."""
+    def load(self, chunk: int, data: bytes) -> None:
+        """Read back one dump; all chunks come before `rebuild`. ValueError when it doesn't fit."""
+    def rebuild(self, worker_lists: dict[int, int]) -> None:
+        """Put loaded runs into their lists; `worker_lists`: worker id -> list."""
+    def check(self) -> None:
+        """AssertionError naming the first broken invariant."""

@@ -1,0 +1,57 @@
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._runrows import RunRows
+
+FINISHED: Final[int]
+DEAD_LETTERS: Final[int]
+NO_ROW: Final[int]
+
+class RunTable(RunRows):
+    """All runs that are open, dead letters, or finished and not yet folded. ValueError for an illegal transition: nothing changes."""
+
+    def due(
+        self, job: NDArray[np.uint32], nominal: NDArray[np.int64], state: NDArray[np.uint8], disposition: NDArray[np.uint8],
+        reason: NDArray[np.uint8], until: NDArray[np.int64], count: NDArray[np.uint32], missed: NDArray[np.uint32], at: int,
+    ) -> NDArray[np.uint32]:
+        """One row for each decided occurrence."""
+    def enqueue(
+        self, job: NDArray[np.uint32], ids: bytes, spec: NDArray[np.uint32], trigger: NDArray[np.uint8], nominal: NDArray[np.int64],
+        due: NDArray[np.int64], state: NDArray[np.uint8], payloads: list[bytes], at: int,
+    ) -> NDArray[np.uint32]:
+        """Runs with ids and payloads of their own."""
+    def wake(self, slots: NDArray[np.uint32], at: int) -> None:
+        """Scheduled and waiting runs enter their ready lines."""
+    def grant(self, slots: NDArray[np.uint32], worker: int, list_id: int, token: int, at: int) -> None:
+        """Lease queued runs, tokens counting up; an attempt is spent."""
+    def give_back(self, slots: NDArray[np.uint32]) -> None:
+        """Leased runs return to their place unspent."""
+    def finish(
+        self, slots: NDArray[np.uint32], event: NDArray[np.uint8], outcome: NDArray[np.uint8], started: NDArray[np.int64],
+        ended: NDArray[np.int64], due: NDArray[np.int64], results: dict[int, bytes], histories: dict[int, bytes],
+    ) -> None:
+        """End attempts."""
+    def change(self, slots: NDArray[np.uint32], event: int, at: int, histories: dict[int, bytes]) -> None:
+        """Cancel, redrive or discard."""
+    def ask_cancel(self, slots: NDArray[np.uint32]) -> None:
+        """Mark leased runs as to be cancelled."""
+    def fold(self, count: int) -> None:
+        """Forget the oldest finished rows."""
+    def find(self, ids: bytes) -> NDArray[np.uint32]:
+        """Rows of run ids of 16 bytes each; NO_ROW where there is none."""
+    def exists(self, job: NDArray[np.uint32], nominal: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """1 where a row for that job and nominal time is there."""
+    def held(self, ids: bytes, tokens: NDArray[np.int64]) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
+        """(rows, verdict): 1 held under that token, 2 stale, 3 ended before under that very token."""
+    def peek(self, list_id: int, limit: int) -> NDArray[np.uint32]:
+        """The first rows of a list."""
+    def blobs(self, slot: int) -> tuple[bytes, bytes, bytes]:
+        """(payload, result, history) of one run."""
+    def joined(self, slots: NDArray[np.uint32], what: str) -> tuple[bytes, NDArray[np.uint32]]:
+        """A byte string of each run joined, and their ends: `what` is job, payload, result or history."""
+    def ids(self, slots: NDArray[np.uint32]) -> bytes:
+        """Run ids, 16 bytes each."""
+    def turns(self, slots: NDArray[np.uint32]) -> list[int]:
+        """Rows of the jobs behind these runs that have runs waiting for a turn."""

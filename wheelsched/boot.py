@@ -1,0 +1,148 @@
+"""From a configuration to a running server: lock, replay, end the former generation, take over, serve."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from . import history, records
+from .clock import Clock
+from .connections import Listener
+from .cron import Zones
+from .engine import Engine
+from .errors import ConfigError, CorruptJournalError, LockedError
+from .journal import LmdbJournal
+from .keeper import Keeper
+from .model import CLOCK_STEP_US, US, Outcome
+from .pool import Pool, kill_former_generation
+from .server import Server
+from .state import State
+from .turn import ClockBack, WorkerGone
+from .zonedata import VERSION as ZONE_VERSION
+from .zonedata import load_zone
+
+if TYPE_CHECKING:
+    from .config import Config
+
+EXIT_CONFIG: Final = 78
+EXIT_LOCKED: Final = 75
+EXIT_DAMAGED: Final = 65
+CLOCK_WAIT_US: Final = 600 * US
+
+
+def say(message: str) -> None:
+    """One line for the operator."""
+    sys.stderr.write(f"wheelsched: {message}\n")
+    sys.stderr.flush()
+
+
+def boot_id() -> str:
+    """The kernel's random id of this boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def recover(journal: LmdbJournal) -> State:
+    """The state at the end of the journal: the snapshot, then every record after it. CorruptJournalError for damage."""
+    snapshot = journal.snapshot()
+    if snapshot is None:
+        state = State()
+    else:
+        position, pieces = snapshot
+        state = State.load(pieces)
+        if state.meta.seq != position:
+            raise CorruptJournalError(f"the snapshot is of record {state.meta.seq}, its place says {position}")
+    for seq, body in journal.replay(state.meta.seq):
+        kind, fields = records.decode(body)
+        state.apply(kind, fields)
+        assert state.meta.seq == seq
+    return state
+
+
+def open_offline(directory: str) -> State:
+    """The state of a data directory that no server holds; for `admin verify`."""
+    journal = LmdbJournal.open(directory, create=False)
+    try:
+        return recover(journal)
+    finally:
+        journal.close()
+
+
+def _wait_for_clock(state: State, clock: Clock) -> bool:
+    """A start earlier than the last record waits up to 10 minutes for the clock. True when it is still earlier then."""
+    behind = state.meta.at_us - clock.now().wall_us
+    if behind <= CLOCK_STEP_US:
+        return False
+    say(f"the clock is {behind / US:.0f} s behind the last record; waiting for it for up to 10 minutes")
+    end = clock.now().mono_us + CLOCK_WAIT_US
+    while state.meta.at_us > clock.now().wall_us and clock.now().mono_us < end:
+        time.sleep(0.2)  # the wall clock is being corrected by somebody else: there is nothing to wait on
+    return state.meta.at_us > clock.now().wall_us
+
+
+def _take_over(state: State, config: Config, clock: Clock, boot: str) -> Engine:
+    from . import __version__  # noqa: PLC0415 - reads package metadata
+
+    same_boot = state.meta.boot_id == boot
+    proofs = kill_former_generation(_workers_dir(config), state.meta.generation + 1, boot)
+    engine = Engine(
+        state, Zones(load_zone), history.pack, clock.now(), zone_version=ZONE_VERSION, boot_id=boot, server=f"wheelsched {__version__}"
+    )
+    engine.clock_offset_us = config.clock_offset_us
+    for worker, known in list(state.workers.items()):
+        if known.kind == "pool":
+            started = proofs.get(worker) if same_boot else None
+            engine.lose(WorkerGone(worker, started, Outcome.LOST, "worker lost: the server was ended"))
+        else:
+            engine.adopt(worker)
+    return engine
+
+
+def _workers_dir(config: Config) -> Path:
+    return Path(config.data) / "workers"
+
+
+def serve(config: Config) -> int:
+    """Serve until told to stop; the exit code. 75: the data directory is locked; 78: bad configuration; 65: damaged journal."""
+    try:
+        return _serve(config)
+    except LockedError as e:
+        say(str(e))
+        return EXIT_LOCKED
+    except ConfigError as e:
+        say(str(e))
+        return EXIT_CONFIG
+    except CorruptJournalError as e:
+        say(str(e))
+        return EXIT_DAMAGED
+
+
+def _serve(config: Config) -> int:
+    begun = time.monotonic()
+    journal = LmdbJournal.open(config.data, map_size=config.map_size, reserve_bytes=config.reserve_bytes)
+    try:
+        listener = Listener(config.socket, config.socket_mode, config.socket_group)
+    except BaseException:
+        journal.close()
+        raise
+    clock = Clock(config.clock_offset_us)
+    boot = boot_id()
+    state = recover(journal)
+    behind = _wait_for_clock(state, clock)
+    engine = _take_over(state, config, clock, boot)
+    pool = Pool(
+        workers_dir=_workers_dir(config), modules=config.tasks, allow_commands=config.allow_commands, allow_http=config.allow_http,
+        generation=state.meta.generation, boot_id=boot,
+    )
+    keeper = Keeper(journal, state, config)
+    server = Server(config, keeper, engine, pool, listener, clock)
+    if behind:
+        server.inputs.append(ClockBack(keeper.fired_after(clock.now().wall_us)))
+    say(
+        f"serving {config.data} on {config.socket}: {len(state.jobs)} jobs, {len(state.runs)} open runs,"
+        f" generation {state.meta.generation}, {config.workers} workers, ready in {time.monotonic() - begun:.2f} s (pid {os.getpid()})"
+    )
+    server.run()
+    return 0

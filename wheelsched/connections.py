@@ -1,0 +1,211 @@
+"""Unix socket connections of the server: the listening socket, bounded buffers in both directions, peers' ids."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import stat
+import struct
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from .errors import ConfigError, InvalidArgumentError, LockedError
+from .protocol import FRAME_MAX, REPLY_MAX, FrameReader, encode_error, parse_request
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .protocol import Request
+
+READ_BYTES: Final = 256 * 1024
+OUT_MAX: Final = 128 * 1024 * 1024  # unsent bytes of one connection; a client that never reads is dropped here
+PENDING_MAX: Final = 1_000  # requests of one connection that wait for their turn; it is not read from meanwhile
+HALF_FRAME_US: Final = 60_000_000  # a frame must be complete after this long
+
+
+class Connection:
+    """One stream, non-blocking. The server reads requests from it and hands it frames."""
+
+    def __init__(self, number: int, sock: socket.socket, uid: int, *, trusted: bool = False) -> None:
+        """`trusted`: an executor of our own pool, whose frames may be as large as replies."""
+        sock.setblocking(False)
+        self.number = number
+        self.sock = sock
+        self.uid = uid
+        self.trusted = trusted
+        self.requests: deque[Request] = deque()
+        self.closing = False  # close when all is sent
+        self.half_since_us = 0  # monotonic; since when a frame has been incomplete
+        self._reader = FrameReader(REPLY_MAX if trusted else FRAME_MAX)
+        self._out: deque[memoryview] = deque()
+        self._out_bytes = 0
+
+    def fileno(self) -> int:
+        """For the selector."""
+        return self.sock.fileno()
+
+    @property
+    def readable(self) -> bool:
+        """May more be read? Not while requests pile up, nor after an error."""
+        return not self.closing and len(self.requests) < PENDING_MAX
+
+    @property
+    def writable_wanted(self) -> bool:
+        """Is something unsent?"""
+        return bool(self._out)
+
+    def read(self, mono_us: int) -> bool:
+        """Read what is there, up to READ_BYTES, and parse it. False when the peer is gone."""
+        data = self._receive()
+        return data is None or self._take(data, mono_us)
+
+    def read_all(self, mono_us: int) -> None:
+        """Read to the end what a peer sent before it died."""
+        while data := self._receive():
+            if not self._take(data, mono_us) or self.closing:
+                return
+
+    def _receive(self) -> bytes | None:
+        """Bytes; none of them at the end; None when there is nothing now."""
+        try:
+            return self.sock.recv(READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError:
+            return b""
+
+    def _take(self, data: bytes, mono_us: int) -> bool:
+        if not data:
+            return False
+        try:
+            for body in self._reader.feed(data):
+                self.requests.append(parse_request(body))
+        except InvalidArgumentError as e:
+            self.send(encode_error(0, e))
+            self.closing = True
+            return self._out_bytes > 0
+        if not self._reader.pending:
+            self.half_since_us = 0
+        elif not self.half_since_us:
+            self.half_since_us = mono_us
+        return True
+
+    def send(self, frame: bytes) -> bool:
+        """Send now what the socket takes, keep the rest. False when the peer is gone or reads nothing."""
+        self._out.append(memoryview(frame))
+        self._out_bytes += len(frame)
+        return self.flush() and self._out_bytes <= OUT_MAX
+
+    def flush(self) -> bool:
+        """Send what is kept. False when the peer is gone, or all is sent and the connection was to be closed."""
+        try:
+            while self._out:
+                sent = self.sock.send(self._out[0])
+                self._out_bytes -= sent
+                if sent == len(self._out[0]):
+                    self._out.popleft()
+                else:
+                    self._out[0] = self._out[0][sent:]
+        except (BlockingIOError, InterruptedError):
+            return True
+        except OSError:
+            return False
+        return not self.closing
+
+    def close(self) -> None:
+        """Close the stream."""
+        self.sock.close()
+
+
+def peer_uid(sock: socket.socket) -> int:
+    """The peer's user id by SO_PEERCRED."""
+    _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(uid)
+
+
+class Listener:
+    """The listening socket: made safely, removed at the end only if it is still ours."""
+
+    def __init__(self, path: str, mode: int, group: str | None) -> None:
+        """ConfigError for a path that can't be used; LockedError when a living server listens there."""
+        self.path = path
+        _prepare(path)
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        mask = os.umask(0o777 & ~mode)
+        try:
+            self.sock.bind(path)
+        except OSError as e:
+            self.sock.close()
+            raise ConfigError(f"socket {path}: {os.strerror(e.errno or 0)}") from e
+        finally:
+            os.umask(mask)
+        if group is not None:
+            _give_to_group(path, group)
+        self._id = _identity(path)
+        self.sock.listen(1024)
+
+    def fileno(self) -> int:
+        """For the selector."""
+        return self.sock.fileno()
+
+    def accept(self) -> Iterator[socket.socket]:
+        """New connections. OSError with EMFILE or ENFILE when descriptors are out: wait, then try again."""
+        for _ in range(64):
+            try:
+                yield self.sock.accept()[0]
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+
+    def close(self) -> None:
+        """Stop listening."""
+        self.sock.close()
+        with contextlib.suppress(FileNotFoundError):
+            if _identity(self.path) == self._id:
+                os.unlink(self.path)  # noqa: PTH108
+
+
+def _identity(path: str) -> tuple[int, int]:
+    info = os.lstat(path)
+    return info.st_dev, info.st_ino
+
+
+def _prepare(path: str) -> None:
+    """Make the directory; remove a dead socket of ours, and nothing else."""
+    folder = os.path.dirname(os.path.abspath(path))  # noqa: PTH100, PTH120
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103
+        info = os.lstat(path)
+    except FileNotFoundError:
+        return
+    except OSError as e:
+        raise ConfigError(f"socket {path}: {os.strerror(e.errno or 0)}") from e
+    if not stat.S_ISSOCK(info.st_mode):
+        raise ConfigError(f"socket {path}: there is something else than a socket; remove it or choose another path")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            if info.st_uid != os.geteuid():
+                raise ConfigError(f"socket {path}: a dead socket of another user; remove it") from None
+            os.unlink(path)  # noqa: PTH108
+            return
+        except OSError as e:
+            raise ConfigError(f"socket {path}: {e}") from e
+    raise LockedError(f"socket {path}: another server listens there")
+
+
+def _give_to_group(path: str, group: str) -> None:
+    import grp  # noqa: PLC0415 - only with socket_group
+
+    try:
+        os.chown(path, -1, grp.getgrnam(group).gr_gid, follow_symlinks=False)
+    except (KeyError, OSError) as e:
+        raise ConfigError(f"socket_group {group}: {e}") from e
+
+
+def out_of_descriptors(error: OSError) -> bool:
+    """Is this the error of a full descriptor table?"""
+    return error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)

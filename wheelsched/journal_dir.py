@@ -1,0 +1,288 @@
+"""The data directory around the LMDB environment: lock, marker, position, reserve, and a look at the file before LMDB maps it.
+
+    DIR/lock          flock for life, taken before LMDB is opened; the holder's pid and how far it got
+    DIR/marker.json   identity and format; there once the directory is complete, never changed
+    DIR/position      last record at the last open or close: an older copy of the data file is noticed
+    DIR/reserve       preallocated bytes to give up on a full disk
+    DIR/journal/      the LMDB environment; made as journal.new and renamed when complete
+
+Directories are 0700, files 0600, whatever the umask.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import struct
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from .errors import CorruptJournalError, LockedError, NotFoundError, StorageFullError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["FORMAT", "DataDirectory", "Extent", "advice", "read_extent"]
+
+FORMAT: Final = 1  # layout of directory and databases; raised by any change
+_MAGIC: Final = 0xBEEFC0DE
+_DATA_VERSION: Final = 1  # LMDB 0.9
+# A page header of 16 bytes, then of MDB_meta: magic, version, address, map size, page size, …, last page number, transaction number.
+_META: Final = struct.Struct("=16xIIQQI92xQQ")
+
+
+def advice(directory: str) -> str:
+    """What a person does about damage."""
+    return (
+        f"Nothing was changed. Look with 'wheelsched admin verify {directory}', rescue what is whole with "
+        f"'wheelsched admin salvage {directory} NEW'."
+    )
+
+
+class Extent:
+    """What the two meta pages of a data file say: page size, bytes of the newest state, its transaction number."""
+
+    __slots__ = ("bytes_needed", "file_bytes", "page_bytes", "txn_id")
+
+    def __init__(self, page_bytes: int, last_page: int, txn_id: int, file_bytes: int) -> None:
+        self.page_bytes = page_bytes
+        self.bytes_needed = (last_page + 1) * page_bytes
+        self.txn_id = txn_id
+        self.file_bytes = file_bytes
+
+
+def read_extent(path: Path) -> Extent:
+    """Read the meta pages without mapping the file. CorruptJournalError when it is none of LMDB 0.9, or either page is damaged."""
+    with path.open("rb") as f:
+        size = os.fstat(f.fileno()).st_size
+        metas = []
+        page = 4_096
+        for number in (0, 1):
+            f.seek(number * page)
+            data = f.read(_META.size)
+            if len(data) < _META.size:
+                raise CorruptJournalError(f"{path} is cut off: {size} bytes")
+            magic, version, _, _, page_bytes, last_page, txn_id = _META.unpack(data)
+            if magic != _MAGIC or version != _DATA_VERSION:
+                raise CorruptJournalError(f"{path}: meta page {number} is not of an LMDB 0.9 file")
+            if number == 0:
+                page = page_bytes
+            if page_bytes != page or not 512 <= page <= 65_536 or page & (page - 1):
+                raise CorruptJournalError(f"{path}: meta page {number} has the page size {page_bytes}")
+            metas.append((txn_id, last_page))
+    # Commits alternate between the pages, so the numbers are neighbours and their parity is that of the page.
+    (even, _), (odd, _) = metas
+    if (even, odd) != (0, 0) and (even % 2 or abs(even - odd) != 1):
+        raise CorruptJournalError(f"{path}: the meta pages do not fit together: transactions {even} and {odd}")
+    txn_id, last_page = max(metas)
+    return Extent(page, last_page, txn_id, size)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Replace the file as a whole, durably."""
+    new = path.with_name(path.name + ".new")
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.fchmod(fd, 0o600)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    new.replace(path)
+    sync_path(path.parent)
+
+
+def sync_path(path: Path) -> None:
+    """fsync a file or directory by name."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_private(path: Path, *, exist_ok: bool = False) -> None:
+    """Make a directory 0700, durably."""
+    path.mkdir(mode=0o700, exist_ok=exist_ok)
+    path.chmod(0o700)
+    sync_path(path.parent)
+
+
+@contextmanager
+def storage_errors(what: str) -> Iterator[None]:
+    """A full disk becomes StorageFullError."""
+    try:
+        yield
+    except OSError as e:
+        if e.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise StorageFullError(f"no space to {what}: {e}") from e
+        raise
+
+
+class DataDirectory:
+    """One locked data directory. `identity` is what marker and data file agree on."""
+
+    def __init__(self, directory: str | os.PathLike[str], *, create: bool, reserve_bytes: int, low_water_bytes: int) -> None:
+        """Take the lock. LockedError, NotFoundError without `create`, StorageFullError."""
+        self.path = Path(directory).absolute()
+        self.env_path = self.path / "journal"
+        self.data_path = self.env_path / "data.mdb"
+        self.reserve_bytes = reserve_bytes
+        self.low_water_bytes = low_water_bytes
+        self.identity: dict[str, object] = {}
+        self.died_loading = False
+        if not self.path.exists():
+            if not create:
+                raise NotFoundError(f"there is no data directory {self.path}")
+            with storage_errors(f"make {self.path}"):
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                make_private(self.path, exist_ok=True)  # another server may be quicker; the lock decides
+        # The directory itself is locked too: a lock file that was removed or replaced lets nobody in.
+        self._fds: list[int] = [self._lock(self.path, os.O_RDONLY | os.O_DIRECTORY)]
+        try:
+            self._lock_fd = self._lock(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+            self._fds.append(self._lock_fd)
+            os.fchmod(self._lock_fd, 0o600)
+            self.died_loading = b"loading" in os.pread(self._lock_fd, 256, 0)
+            self.note("loading")
+        except BaseException:
+            self.release()
+            raise
+
+    def _lock(self, path: Path, flags: int) -> int:
+        fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise LockedError(f"{self.path} is in use by another server ({self._holder()})", path=str(self.path)) from None
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def _holder(self) -> str:
+        try:
+            text = (self.path / "lock").read_text("utf-8", "replace").split()
+        except OSError as e:
+            return f"its pid is unknown: {e.strerror}"
+        return f"pid {text[1]}" if len(text) > 1 else "its pid is not written yet"
+
+    def note(self, state: str) -> None:
+        """Write into the lock file who holds it and how far it got. Not synced: it tells of processes, which a power cut ends anyway."""
+        text = f"pid {os.getpid()} {state}\n".encode()
+        os.pwrite(self._lock_fd, text, 0)
+        os.ftruncate(self._lock_fd, len(text))
+
+    def release(self) -> None:
+        """Give the lock back."""
+        while self._fds:
+            os.close(self._fds.pop())
+
+    def prepare(self, build: Callable[[Path, bytes], None], new_identity: dict[str, object], *, create: bool) -> bool:
+        """Make the directory complete, or check that it is. True when a marker is missing and the data file must prove to be unused.
+
+        `build` makes an environment with this identity record at a path. CorruptJournalError when anything is missing that was there.
+        """
+        marker = self.path / "marker.json"
+        new = self.env_path.with_name("journal.new")
+        if new.exists():
+            shutil.rmtree(new)  # never renamed, so never used
+        if marker.exists():
+            self._read_marker(marker)
+            if not self.data_path.exists():
+                raise CorruptJournalError(f"{self.data_path} is missing, and {marker} says that it was there. {advice(str(self.path))}")
+            return False
+        if (self.path / "position").exists():
+            raise CorruptJournalError(f"{marker} is missing in a data directory that was in use. {advice(str(self.path))}")
+        if self.env_path.exists():
+            return True  # a start that died between the last two steps below, or a marker that was lost
+        if not create:
+            raise NotFoundError(f"{self.path} is no data directory")
+        with storage_errors(f"make the journal in {self.path}"):
+            make_private(new)
+            build(new, json.dumps(new_identity).encode())
+            for path in new.iterdir():
+                path.chmod(0o600)
+                sync_path(path)
+            sync_path(new)
+            new.rename(self.env_path)
+            sync_path(self.path)
+            self.write_marker(new_identity)
+        return False
+
+    def _read_marker(self, marker: Path) -> None:
+        try:
+            identity = json.loads(marker.read_bytes())
+            known = identity["format"]
+        except (ValueError, KeyError, TypeError) as e:
+            raise CorruptJournalError(f"{marker} can't be read: {e}. {advice(str(self.path))}") from e
+        if known != FORMAT:
+            raise CorruptJournalError(f"{marker}: format {known}; this program reads {FORMAT}")
+        self.identity = identity
+
+    def write_marker(self, identity: dict[str, object]) -> None:
+        """The last step: from here on the data file must be there."""
+        write_file(self.path / "marker.json", json.dumps(identity).encode())
+        self.identity = identity
+
+    def read_position(self) -> tuple[int, int]:
+        """(number, CRC) of the last record that is known to have been on disk; (0, 0) when not known. CorruptJournalError."""
+        path = self.path / "position"
+        if not path.exists():
+            return 0, 0
+        try:
+            seq, crc = map(int, path.read_bytes().split())
+        except ValueError as e:
+            raise CorruptJournalError(f"{path} can't be read: {e}. {advice(str(self.path))}") from e
+        return seq, crc
+
+    def write_position(self, seq: int, crc: int) -> None:
+        """Remember that this record is on disk. A full disk is no reason to fail: the old position stays true."""
+        try:
+            write_file(self.path / "position", b"%d %d\n" % (seq, crc))
+        except OSError as e:
+            if e.errno not in {errno.ENOSPC, errno.EDQUOT}:
+                raise
+
+    def free_bytes(self) -> int:
+        """Bytes the file system has left for us."""
+        st = os.statvfs(self.path)
+        return st.f_bavail * st.f_frsize
+
+    @property
+    def has_reserve(self) -> bool:
+        """Whether the reserve is there (or none is wanted)."""
+        path = self.path / "reserve"
+        return not self.reserve_bytes or (path.exists() and path.stat().st_blocks * 512 >= self.reserve_bytes)
+
+    def give_up_reserve(self) -> None:
+        """Free the reserve's bytes."""
+        (self.path / "reserve").unlink(missing_ok=True)
+        sync_path(self.path)
+
+    def restore_reserve(self) -> bool:
+        """Allocate the reserve when the disk has room for it and the low-water mark; whether it is there."""
+        if self.has_reserve:
+            return True
+        if self.free_bytes() < self.reserve_bytes + self.low_water_bytes:
+            return False
+        path = self.path / "reserve"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.fchmod(fd, 0o600)
+            os.posix_fallocate(fd, 0, self.reserve_bytes)
+        except OSError as e:
+            path.unlink()
+            if e.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+                raise
+            return False
+        finally:
+            os.close(fd)
+        return True

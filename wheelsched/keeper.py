@@ -1,0 +1,167 @@
+"""What the loop keeps on disk beside the records: snapshots, trims, retention, full storage, and look-ups in history."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from . import reads
+from .commands import parse_run_id
+from .errors import InvalidArgumentError, NotFoundError
+from .history import Block, runs_page
+from .journal import Batch
+from .model import MS, NEVER, US
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .config import Config
+    from .journal import LmdbJournal
+    from .state import State
+    from .turn import Effects
+
+PIECE_BYTES: Final = 2 * 1024 * 1024
+USAGE_EVERY_US: Final = US
+RETENTION_EVERY_US: Final = 600 * US
+PAGE_MAX: Final = 1_000
+
+
+class Keeper:
+    """Between the loop and the journal."""
+
+    def __init__(self, journal: LmdbJournal, state: State, config: Config) -> None:
+        self.journal = journal
+        self.state = state
+        self.config = config
+        self._pieces: Iterator[list[bytes]] | None = None
+        self._snapshot_seq = 0
+        self._bytes = 0  # journal bytes since the last snapshot
+        self.busy = False  # a snapshot is under way: come again at once
+        self._usage_us = 0
+        self._full = ""
+        self._retention_us = 0
+        self._spans: dict[int, tuple[int, int, int]] = {}  # history block -> nominal span and latest end
+        self.commits = 0
+        self.journal_bytes = 0
+
+    def fileno(self) -> int:
+        """Readable when a commit has finished."""
+        return int(self.journal.fileno())
+
+    def poll(self) -> int:
+        """The last durable sequence number."""
+        return int(self.journal.poll())
+
+    def close(self) -> None:
+        """Close the journal."""
+        self.journal.close()
+
+    def wake_at_us(self, now_us: int) -> int:
+        """Monotonic instant of the next look at storage, while it is full; NEVER otherwise."""
+        return max(now_us, self._usage_us) if self._full else NEVER
+
+    def submit(self, effects: Effects) -> None:
+        """Hand a turn's records, history and the next piece of a snapshot to the journal, as one transaction."""
+        size = sum(map(len, effects.records))
+        self._bytes += size
+        self.journal_bytes += size
+        self.commits += 1
+        batch = Batch(records=effects.records, history=effects.history)
+        self._snapshot(batch)
+        self._retain(batch)
+        seq = self.journal.submit(batch)
+        assert seq == effects.seq, f"journal at {seq}, state at {effects.seq}"
+
+    def _snapshot(self, batch: Any) -> None:
+        if self._pieces is None:
+            if self._bytes < self.config.snapshot_bytes:
+                return
+            self._pieces = self.state.copy(PIECE_BYTES)
+            self._snapshot_seq = batch.snapshot_begin = self.state.meta.seq
+            self._bytes = 0
+            self.busy = True
+        piece = next(self._pieces, None)
+        if piece is None:
+            batch.snapshot_end = True
+            batch.trim_to = self._snapshot_seq
+            self._pieces = None
+            self.busy = False
+        else:
+            batch.snapshot = piece
+
+    def _retain(self, batch: Any) -> None:
+        """Drop history blocks all of whose runs ended before the retention time."""
+        if self.state.meta.at_us < self._retention_us:
+            return
+        self._retention_us = self.state.meta.at_us + RETENTION_EVERY_US
+        limit = self.state.meta.at_us - self.config.retention_us
+        drop = None
+        for number, data in self.journal.history_blocks():
+            if Block(data).ended_us >= limit:
+                break
+            drop = number + 1
+        batch.drop_history = drop
+
+    def full(self, now_us: int) -> str:
+        """Why new commands are refused; empty while there is room. The reserve is given up and made again here."""
+        if now_us < self._usage_us:
+            return self._full
+        self._usage_us = now_us + USAGE_EVERY_US
+        usage = self.journal.usage()
+        if usage.state == "full":
+            if not self._full:
+                self.journal.give_up_reserve()
+            self._full = (
+                f"storage is nearly full ({usage.free_bytes // 2**20} MiB free at {self.config.data}): nothing was stored; free space, the"
+                " server goes on by itself"
+            )
+        elif self._full and self.journal.restore_reserve():
+            self._full = ""
+        return self._full
+
+    # History
+
+    def fired_after(self, us: int) -> list[tuple[bytes, int]]:
+        """Scheduled runs in history that are later than an instant."""
+        return [pair for _, data in self.journal.history_blocks() for pair in Block(data).fired_after(us)]
+
+    def runs_page(self, state: State, args: dict[str, Any], running: dict[int, int]) -> dict[str, Any]:
+        """A page of runs, history first."""
+        limit = args.get("limit")
+        limit = PAGE_MAX if limit is None else limit
+        after = args.get("after")
+        if not isinstance(limit, int) or limit < 1:
+            raise InvalidArgumentError("limit: a whole number from 1 on is wanted")
+        if after is not None and not (isinstance(after, list) and len(after) in (2, 3) and all(isinstance(x, int) for x in after)):
+            raise InvalidArgumentError("after: the position from the page before is wanted")
+        start = after[0] if after is not None and after[0] >= 0 else 0
+        return runs_page(state, self.journal.history_blocks(start), args, running, min(limit, PAGE_MAX))
+
+    def run(self, state: State, args: dict[str, Any], running: dict[int, int]) -> dict[str, Any]:
+        """One run, from the table or from history."""
+        run_id = parse_run_id(args.get("id"))
+        row = state.find_run(run_id)
+        if row is not None:
+            return reads.run(state, row, running)
+        nominal_ms = int.from_bytes(run_id[:6], "big")
+        for number, data in self.journal.history_blocks(reverse=True):
+            first, last, _ = self._span(number, data)
+            if first // MS <= nominal_ms <= last // MS:
+                block = Block(data)
+                found = block.find(run_id)
+                if found is not None:
+                    return block.rows([found])[0]
+        raise NotFoundError(f"no run {run_id.hex()}")
+
+    def _span(self, number: int, data: bytes) -> tuple[int, int, int]:
+        if number not in self._spans:
+            block = Block(data)
+            self._spans[number] = (block.first_us, block.last_us, block.ended_us)
+        return self._spans[number]
+
+    def stats(self) -> dict[str, Any]:
+        """Figures of the store."""
+        usage = self.journal.usage()
+        return {
+            "storage": {"used_bytes": usage.map_used_bytes, "free_bytes": usage.free_bytes, "state": usage.state},
+            "commits": self.commits, "journal_bytes": self.journal_bytes, "fsyncs": getattr(self.journal, "syncs", self.commits),
+        }

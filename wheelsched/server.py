@@ -1,0 +1,347 @@
+"""The loop: gather, decide, commit, act, sleep.
+
+One thread decides and does all I/O but the commit, which the journal's own thread runs; what a step decided is acted upon
+only when the journal says that it is on disk. An error from a commit ends the process at once; restart is the repair.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import signal
+import sys
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from . import protocol, reads, workers
+from .clock import Clock, WallTimer
+from .connections import HALF_FRAME_US, Connection, Listener, out_of_descriptors, peer_uid
+from .errors import StorageFullError, UnavailableError, WheelschedError
+from .lags import Histogram
+from .model import NEVER, US, Outcome
+from .protocol import MUTATING, Request
+from .turn import ClockBack, Command, Disconnect, Effects, WorkerGone
+
+if TYPE_CHECKING:
+    from .config import Config
+    from .engine import Engine
+    from .keeper import Keeper
+    from .pool import Pool
+
+COMMANDS_MAX: Final = 4_096  # requests of one turn
+AHEAD_MAX: Final = 8  # steps decided ahead of the disk
+ACCEPT_PAUSE_US: Final = US  # after descriptors ran out
+_LOOKED_UP: Final = frozenset({"run", "runs", "stats", "jobs", "dead"})
+
+
+class Server:
+    """One data directory, one socket, one pool."""
+
+    def __init__(self, config: Config, keeper: Keeper, engine: Engine, pool: Pool, listener: Listener, clock: Clock) -> None:
+        self.config = config
+        self.keeper = keeper
+        self.engine = engine
+        self.pool = pool
+        self.listener = listener
+        self.clock = clock
+        self.timer = WallTimer()
+        self.epoll = select.epoll()
+        self.connections: dict[int, Connection] = {}  # by descriptor
+        self.by_number: dict[int, Connection] = {}
+        self.pool_connections: dict[int, int] = {}  # worker -> connection number
+        self.events: dict[int, int] = {}  # what epoll watches, by descriptor
+        self.next_number = 1
+        self.outbox: deque[tuple[int, Effects]] = deque()  # decided, not yet durable
+        self.inputs: list[Any] = []
+        self.lags = {name: Histogram() for name in ("queued", "start", "done")}
+        self.stopping = 0  # how many signals asked for it
+        self.drain_until_us = NEVER
+        self.accept_again_us = 0
+        self.again = False
+        self.wake_mono_us = 0
+        self.started_us = clock.now().mono_us
+        engine.instance = secrets.token_bytes(16)
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    # Life
+
+    def run(self) -> None:
+        """Serve until a signal; SIGTERM and SIGINT drain, a second one stops at once."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._signal)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        for fd in (self.listener.fileno(), self.timer.fileno(), self.keeper.fileno(), self._wake_read):
+            self._watch(fd, select.EPOLLIN)
+        for _ in range(self.config.workers):
+            self._spawn()
+        while not self._finished():
+            self._turn()
+        self._stop()
+
+    def _signal(self, *_: Any) -> None:
+        self.stopping += 1
+
+    def _finished(self) -> bool:
+        if not self.stopping:
+            return False
+        if self.drain_until_us == NEVER:
+            self.engine.draining = True
+            self.drain_until_us = self.clock.now().mono_us + self.config.drain_us
+            self.again = True
+            self._log("draining: no new runs are started; a second signal stops at once")
+        held = any(self.engine.state.runs.list_len(w.list_id) for w in self.engine.state.workers.values() if w.kind == "pool")
+        return self.stopping > 1 or not (held or self.outbox or self.again) or self.clock.now().mono_us >= self.drain_until_us
+
+    def _stop(self) -> None:
+        """End the pool; what it was in is interrupted. Then the last commit, and the socket goes."""
+        for worker, started in self.pool.stop().items():
+            self.inputs.append(WorkerGone(worker, started, Outcome.INTERRUPTED, "interrupted: the server was stopped"))
+        self._step()
+        while self.outbox:
+            select.select([self.keeper.fileno()], [], [])
+            self._act()
+        self.listener.close()
+        for connection in list(self.connections.values()):
+            self._drop(connection)
+        self.keeper.close()
+        self._log("stopped")
+
+    def _log(self, message: str) -> None:
+        sys.stderr.write(f"wheelsched: {message}\n")
+        sys.stderr.flush()
+
+    # One turn
+
+    def _turn(self) -> None:
+        self._gather(self._sleep())
+        if len(self.outbox) < AHEAD_MAX:
+            self._step()
+        self._act()
+
+    def _sleep(self) -> list[tuple[int, int]]:
+        """Wait for a readable descriptor, a due time or a deadline."""
+        now = self.clock.now().mono_us
+        deadline = min(
+            self.wake_mono_us, self.pool.wake_at_mono_us(), self.drain_until_us, self._half_frames_due(), self.keeper.wake_at_us(now)
+        )
+        if self.accept_again_us:
+            deadline = min(deadline, self.accept_again_us)
+        if self.config.clock_check_us:
+            deadline = min(deadline, now + self.config.clock_check_us)
+        ahead = len(self.outbox) >= AHEAD_MAX
+        if ahead:
+            timeout = -1.0
+        elif self.again or self.inputs or self.keeper.busy or any(c.requests for c in self.connections.values()):
+            timeout = 0.0
+        else:
+            timeout = -1.0 if deadline == NEVER else max(0.0, (deadline - now) / US)
+        return self.epoll.poll(timeout)
+
+    def _gather(self, events: list[tuple[int, int]]) -> None:
+        now, step, slept = self.clock.look()
+        if step > 0 or slept:
+            self.engine.missed_before_us = now.wall_us
+            self._log(f"the clock went {(step + slept) / US:.1f} s ahead: what was due meanwhile is a misfire")
+        if step < 0:
+            self._log(f"the clock was set back by {-step / US:.1f} s")
+            self.inputs.append(ClockBack(self.keeper.fired_after(now.wall_us)))
+        for fd, mask in events:
+            if fd == self.listener.fileno():
+                self._accept(now.mono_us)
+            elif fd == self.timer.fileno():
+                self.timer.drain()
+            elif fd == self._wake_read:
+                os.read(self._wake_read, 64)
+            elif fd in self.connections:
+                self._serve(self.connections[fd], mask, now.mono_us)
+        self._pool_events(now.mono_us)
+        self._tidy_connections(now.mono_us)
+
+    def _step(self) -> None:
+        now = self.clock.now()
+        engine = self.engine
+        inputs, self.inputs = self.inputs, []
+        lookups: list[tuple[Connection, Request]] = []
+        full = self.keeper.full(now.mono_us)
+        room = COMMANDS_MAX
+        for connection in self.connections.values():
+            while connection.requests and room:
+                request = connection.requests.popleft()
+                room -= 1
+                if request.verb in _LOOKED_UP or (request.verb == "wait" and self._folded(request)):
+                    lookups.append((connection, request))
+                elif request.verb in MUTATING and (full or self.stopping):
+                    engine.reply(connection.number, protocol.encode_error(request.id, self._refusal(full)))
+                else:
+                    inputs.append(Command(connection.number, request, connection.uid))
+        effects = engine.step(now, inputs)
+        for connection, request in lookups:
+            effects.replies.append((connection.number, self._look_up(request)))
+        self.again = effects.again or not room
+        self.wake_mono_us = effects.wake_mono_us
+        self.timer.set(NEVER if effects.wake_wall_us == NEVER else effects.wake_wall_us - self.clock.offset_us)
+        if effects.records or effects.replies or effects.granted or self.keeper.busy:
+            self.keeper.submit(effects)
+            self.outbox.append((effects.seq, effects))
+
+    def _refusal(self, full: str) -> WheelschedError:
+        if full:
+            return StorageFullError(full)
+        return UnavailableError("the server is stopping: repeat the request later, with the same rid")
+
+    def _act(self) -> None:
+        """Send what is durable."""
+        durable = self.keeper.poll()
+        if not self.outbox or self.outbox[0][0] > durable:
+            return
+        now = self.clock.now()
+        while self.outbox and self.outbox[0][0] <= durable:
+            _, effects = self.outbox.popleft()
+            for worker, tokens, timeouts in effects.granted:
+                self.pool.sent(worker, tokens, timeouts)
+            for worker, tokens in effects.finished:
+                self.pool.finished(worker, tokens)
+            for worker, token in effects.cancels:
+                self.pool.cancel(worker, token)
+            for number, frame in effects.replies:
+                connection = self.by_number.get(number)
+                if connection is not None:
+                    self._after(connection, connection.send(frame))
+            for name, instants in effects.lags:
+                self.lags[name].add(now.wall_us - instants)
+            for lags in effects.start_lags:
+                self.lags["start"].add(lags)
+
+    # Connections
+
+    def _watch(self, fd: int, mask: int) -> None:
+        if self.events.get(fd) == mask:
+            return
+        if fd in self.events:
+            self.epoll.modify(fd, mask)
+        else:
+            self.epoll.register(fd, mask)
+        self.events[fd] = mask
+
+    def _add(self, connection: Connection) -> None:
+        self.connections[connection.fileno()] = connection
+        self.by_number[connection.number] = connection
+        self._watch(connection.fileno(), select.EPOLLIN)
+
+    def _accept(self, now_us: int) -> None:
+        try:
+            for sock in self.listener.accept():
+                self.next_number += 1
+                self._add(Connection(self.next_number, sock, peer_uid(sock)))
+        except OSError as e:
+            if not out_of_descriptors(e):
+                raise
+            self._log(f"no descriptor is left for a new connection: {e.strerror}; trying again in a second")
+            self.accept_again_us = now_us + ACCEPT_PAUSE_US
+            self.epoll.unregister(self.listener.fileno())
+            del self.events[self.listener.fileno()]
+
+    def _serve(self, connection: Connection, mask: int, now_us: int) -> None:
+        alive = True
+        if mask & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR) and connection.readable:
+            alive = connection.read(now_us)
+        if alive and mask & select.EPOLLOUT:
+            alive = connection.flush()
+        if alive and mask & (select.EPOLLHUP | select.EPOLLERR) and not mask & select.EPOLLIN:
+            alive = False
+        self._after(connection, alive)
+
+    def _after(self, connection: Connection, alive: bool) -> None:
+        """Drop a connection that is gone, or watch it for what it can do now."""
+        if not alive:
+            self._drop(connection)
+        else:
+            mask = (select.EPOLLIN if connection.readable else 0) | (select.EPOLLOUT if connection.writable_wanted else 0)
+            self._watch(connection.fileno(), mask)
+
+    def _drop(self, connection: Connection) -> None:
+        fd = connection.fileno()
+        if self.connections.pop(fd, None) is None:
+            return
+        del self.by_number[connection.number]
+        self.epoll.unregister(fd)
+        del self.events[fd]
+        connection.close()
+        # A completion that was sent before the peer went counts; other requests of nobody are dropped.
+        self.inputs += [Command(connection.number, r, connection.uid) for r in connection.requests if r.verb == "finish"]
+        if not connection.trusted:  # the pool tells of its own executors
+            self.inputs.append(Disconnect(connection.number))
+
+    def _half_frames_due(self) -> int:
+        return min((c.half_since_us + HALF_FRAME_US for c in self.connections.values() if c.half_since_us), default=NEVER)
+
+    def _tidy_connections(self, now_us: int) -> None:
+        if self.accept_again_us and now_us >= self.accept_again_us:
+            self.accept_again_us = 0
+            self._watch(self.listener.fileno(), select.EPOLLIN)
+        for connection in list(self.connections.values()):
+            if connection.half_since_us and now_us - connection.half_since_us >= HALF_FRAME_US and not connection.trusted:
+                self._drop(connection)
+            elif connection.readable and not self.events[connection.fileno()] & select.EPOLLIN:
+                self._after(connection, alive=True)
+
+    # The pool
+
+    def _spawn(self) -> None:
+        self.next_number += 1
+        worker = workers.add_worker(self.engine, self.next_number, f"pool-{self.next_number}", "pool")
+        executor = self.pool.spawn(worker)
+        self._add(Connection(self.next_number, executor.sock, os.geteuid(), trusted=True))
+        self.pool_connections[worker] = self.next_number
+        self.again = True
+
+    def _pool_events(self, now_us: int) -> None:
+        for event in self.pool.poll(now_us):
+            self._log(event.text)
+            connection = self.by_number.get(self.pool_connections.pop(event.worker))
+            if connection is not None:
+                connection.read_all(now_us)
+                self._drop(connection)
+            self.inputs.append(WorkerGone(event.worker, event.started_token, event.outcome, event.text))
+            if not self.stopping:
+                self._spawn()
+
+    # Questions that may need history
+
+    def _folded(self, request: Request) -> bool:
+        try:
+            run_id = bytes.fromhex(str(request.args.get("id")))
+        except ValueError:
+            return False
+        return len(run_id) == 16 and self.engine.state.find_run(run_id) is None
+
+    def _look_up(self, request: Request) -> bytes:
+        try:
+            return protocol.encode_ok(request.id, self._answer(request.verb, request.args))
+        except WheelschedError as e:
+            return protocol.encode_error(request.id, e)
+
+    def _answer(self, verb: str, args: dict[str, Any]) -> Any:
+        state = self.engine.state
+        self.engine.running = self.pool.running()
+        if verb == "jobs":
+            return reads.jobs_page(state, args)
+        if verb == "dead":
+            return reads.dead_page(state, args, self.engine.running)
+        if verb == "stats":
+            return self._stats()
+        if verb == "runs":
+            return self.keeper.runs_page(state, args, self.engine.running)
+        return self.keeper.run(state, args, self.engine.running)
+
+    def _stats(self) -> dict[str, Any]:
+        now = self.clock.now()
+        return reads.counts(self.engine) | {
+            "lag_ms": {name: h.summary() for name, h in self.lags.items()}, "connections": len(self.connections),
+            "uptime_s": round((now.mono_us - self.started_us) / US, 3), "now_us": now.wall_us, "clock_offset_us": self.clock.offset_us,
+            "pid": os.getpid(), "server": self.engine.server, "data": self.config.data, "cpu_s": round(time.process_time(), 3),
+            **self.keeper.stats(),
+        }
+
