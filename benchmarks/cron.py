@@ -56,13 +56,19 @@ def timed(function: Any, n: int, rounds: int = ROUNDS) -> float:
     return statistics.median(took)
 
 
-def bulk(texts: list[str], weights: list[int], n: int, rng: random.Random) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
+def row(name: str, value: float, n: int, unit: str = "µs/call") -> dict[str, Any]:
+    return {"name": name, "value": value, "unit": unit, "n": n}
+
+
+def bulk(
+    texts: list[str], weights: list[int], n: int, rng: random.Random
+) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
     """Our rows, and the draw that the peers repeat."""
     table = ScheduleTable(Zones(load_zone))
     draw = [(text, rng.choice(ZONES)) for text in rng.choices(texts, weights, k=n)]
     held = {}
     for text, tz in set(draw):
-        held[text, tz] = table.compile(Cron(text, tz).to_wire() if "H" not in text else Cron(text, tz, hash_id="x").to_wire(), "x")
+        held[text, tz] = table.compile(Cron(text, tz, hash_id="x").to_wire(), "x")
     kind = np.ones(n, np.uint8)
     a = np.array([held[d][1] for d in draw], np.int64)
     index = a.astype(np.uint32)
@@ -71,41 +77,38 @@ def bulk(texts: list[str], weights: list[int], n: int, rng: random.Random) -> tu
     spread = np.array([now + rng.randrange(365 * 86_400) * 1_000_000 for _ in range(n)], np.int64)
     same = np.full(n, now, np.int64)
     cron_table = table._table
-    rows = [
-        {"name": "next_many, one instant", "value": timed(lambda: cron_table.next_many(index, same, out), n), "unit": "µs/call", "n": n},
-        {"name": "next_many, random instants", "value": timed(lambda: cron_table.next_many(index, spread, out), n), "unit": "µs/call", "n": n},
-        {"name": "prev_many, random instants", "value": timed(lambda: cron_table.prev_many(index, spread, out), n), "unit": "µs/call", "n": n},
-        {"name": "ScheduleTable.next_many, one instant", "value": timed(lambda: table.next_many(kind, a, anchor, same, out), n),
-         "unit": "µs/call", "n": n},
-    ]
     one = [int(i) for i in index[: min(n, 100_000)]]
-    rows.append({"name": "next_one", "value": timed(lambda: [cron_table.next_one(i, now) for i in one], len(one)), "unit": "µs/call", "n": len(one)})
+    rows = [
+        row("next_many, one instant", timed(lambda: cron_table.next_many(index, same, out), n), n),
+        row("next_many, random instants", timed(lambda: cron_table.next_many(index, spread, out), n), n),
+        row("prev_many, random instants", timed(lambda: cron_table.prev_many(index, spread, out), n), n),
+        row("ScheduleTable.next_many", timed(lambda: table.next_many(kind, a, anchor, same, out), n), n),
+        row("next_one", timed(lambda: [cron_table.next_one(i, now) for i in one], len(one)), len(one)),
+    ]
     return rows, draw
 
 
 def peers(draw: list[tuple[str, str]], n: int) -> list[dict[str, Any]]:
     """croniter and cronsim on the same draw, where they take the expression."""
     start = datetime(2026, 3, 1, tzinfo=UTC)
-    ours, theirs = [], []
+    peers_cronsim, peers_croniter = [], []
     for text, tz in draw:
         at = start.astimezone(ZoneInfo(tz))
         if "H" not in text and len(text.split()) == 5:
-            theirs.append(croniter(text, at))
+            peers_croniter.append(croniter(text, at))
             try:
-                ours.append(CronSim(text, at))
+                peers_cronsim.append(CronSim(text, at))
             except CronSimError:
                 continue
-        if len(theirs) >= n:
+        if len(peers_croniter) >= n:
             break
-    rows = [
-        {"name": "croniter get_next", "value": timed(lambda: [c.get_next(datetime) for c in theirs], len(theirs), 3), "unit": "µs/call",
-         "n": len(theirs)},
-        {"name": "cronsim next", "value": timed(lambda: [next(c) for c in ours], len(ours), 3), "unit": "µs/call", "n": len(ours)},
-    ]
+    n_croniter, n_cronsim = len(peers_croniter), len(peers_cronsim)
     sample = sorted({text for text, _ in draw if "H" not in text and len(text.split()) == 5})[:n]
-    rows.append({"name": "croniter parse", "value": timed(lambda: [croniter(t, start) for t in sample], len(sample), 3), "unit": "µs/call",
-                 "n": len(sample)})
-    return rows
+    return [
+        row("croniter get_next", timed(lambda: [c.get_next(datetime) for c in peers_croniter], n_croniter, 3), n_croniter),
+        row("cronsim next", timed(lambda: [next(c) for c in peers_cronsim], n_cronsim, 3), n_cronsim),
+        row("croniter parse", timed(lambda: [croniter(t, start) for t in sample], len(sample), 3), len(sample)),
+    ]
 
 
 def parsing(texts: list[str], rounds: int) -> list[dict[str, Any]]:
@@ -115,10 +118,10 @@ def parsing(texts: list[str], rounds: int) -> list[dict[str, Any]]:
         for text in texts:
             parse(text, "first", True, "x")
 
+    n = len(texts)
     return [
-        {"name": "parse, distinct expressions", "value": timed(cold, len(texts), rounds), "unit": "µs/call", "n": len(texts)},
-        {"name": "Cron() of a known text", "value": timed(lambda: [Cron(t, "Europe/Berlin", hash_id="x") for t in texts], len(texts), rounds),
-         "unit": "µs/call", "n": len(texts)},
+        row("parse, distinct expressions", timed(cold, n, rounds), n),
+        row("Cron() of a known text", timed(lambda: [Cron(t, "Europe/Berlin", hash_id="x") for t in texts], n, rounds), n),
     ]
 
 
@@ -130,7 +133,7 @@ def run(smoke: bool = False) -> list[dict[str, Any]]:
     rows += parsing(texts, 1 if smoke else ROUNDS)
     beside = peers(draw, 50 if smoke else 2_000)
     rows += beside
-    rows.append({"name": "croniter / next_many", "value": beside[0]["value"] / rows[0]["value"], "unit": "ratio", "n": 1})
-    rows.append({"name": "cronsim / next_many", "value": beside[1]["value"] / rows[0]["value"], "unit": "ratio", "n": 1})
-    rows.append({"name": "corpus expressions refused", "value": float(refused), "unit": "expressions", "n": len(texts) + refused})
+    rows.append(row("croniter / next_many", beside[0]["value"] / rows[0]["value"], 1, "ratio"))
+    rows.append(row("cronsim / next_many", beside[1]["value"] / rows[0]["value"], 1, "ratio"))
+    rows.append(row("corpus expressions refused", float(refused), len(texts) + refused, "expressions"))
     return rows

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import calendar
 import io
-import random
 from datetime import UTC, date, datetime, timedelta
 from importlib.resources import files
 from zoneinfo import ZoneInfo
@@ -255,7 +254,7 @@ def random_weekday(rng):
     return ",".join(rng.sample(special, rng.randint(1, 3)))
 
 
-def random_expression(rng: random.Random, *, seconds=False, near=None):
+def random_expression(rng, *, seconds=False, near=None):
     """A random expression; `near` (a wall time) makes hour and minute often fall close to it."""
     minute = random_field(rng, 0, 59, star=0.25)
     hour = random_field(rng, 0, 23, star=0.4)

@@ -1,12 +1,19 @@
-"""A scripted server in a thread, over a real Unix socket. Each connection is handled by a function of the test."""
+"""A scripted server in a thread, over a real Unix socket. Each connection is handled by a function of the test.
+
+And AsyncClient with the face of Client, so that one suite tests both.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import threading
+from datetime import UTC, datetime
 
-from wheelsched import protocol
+from wheelsched import AsyncClient, WheelschedError, protocol
+from wheelsched.aclient import AsyncListing, AsyncRun
+from wheelsched.model import NEVER, US
 
 HELLO = {"version": 1, "server": "fake", "instance": b"i" * 16, "generation": 1, "clock_offset_us": 0, "lease_us": 1, "heartbeat_us": 1}
 
@@ -82,8 +89,8 @@ class FakeServer:
         while True:
             sock, _ = listener.accept()
             self._socks.append(sock)
-            self._spawn(self._serve, sock, self.connections)
-            self.connections += 1
+            number, self.connections = self.connections, self.connections + 1  # before anybody can be answered
+            self._spawn(self._serve, sock, number)
 
     def _serve(self, sock, number):
         try:
@@ -111,3 +118,129 @@ class FakeServer:
         else:
             with contextlib.suppress(BaseException):
                 self.close()
+
+
+RUN_ID = "0123456789abcdef" * 2
+T0 = datetime(2026, 11, 29, 8, 30, 0, 123456, tzinfo=UTC)
+T0_US = int(T0.timestamp()) * US + 123456
+
+
+class DrivenRun:
+    """An AsyncRun whose coroutines are run to their end."""
+
+    def __init__(self, run, loop):
+        self._run, self._loop = run, loop
+
+    def result(self, timeout=None):
+        return self._loop.run_until_complete(self._run.result(timeout))
+
+    def refresh(self):
+        self._loop.run_until_complete(self._run.refresh())
+        return self
+
+    def __getattr__(self, name):
+        return getattr(self._run, name)
+
+
+class Driven:
+    """An AsyncClient with the face of a Client."""
+
+    def __init__(self, *args, **kwargs):
+        self.client = AsyncClient(*args, **kwargs)
+        self.loop = asyncio.new_event_loop()
+
+    def __getattr__(self, name):
+        method = getattr(self.client, name)
+        if not callable(method):
+            return method
+
+        def call(*args, **kwargs):
+            result = method(*args, **kwargs)
+            if asyncio.iscoroutine(result):
+                result = self.loop.run_until_complete(result)
+            if isinstance(result, AsyncListing):
+                return DrivenListing(result, self.loop)
+            return DrivenRun(result, self.loop) if isinstance(result, AsyncRun) else result
+
+        return call
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.loop.run_until_complete(self.client.close())
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        self.loop.close()
+
+
+class DrivenListing:
+    def __init__(self, listing, loop):
+        self._listing, self._loop = listing, loop
+
+    def __iter__(self):
+        async def read():
+            return [item async for item in self._listing]
+
+        return iter(self._loop.run_until_complete(read()))
+
+
+def run_raw(state="succeeded", **more):
+    return {
+        "id": RUN_ID,
+        "job": "default/x",
+        "trigger": "manual",
+        "task": "t",
+        "queue": "default",
+        "scheduled_us": T0_US,
+        "created_us": T0_US,
+        "queued_us": T0_US,
+        "started_us": None,
+        "ended_us": None,
+        "next_us": None,
+        "state": state,
+        "reason": None,
+        "attempt": 0,
+        "token": None,
+        "worker": None,
+        "result": None,
+        "missed": 0,
+        "until_us": None,
+        "count": None,
+        "attempts": [],
+        **more,
+    }
+
+
+def job_raw(**more):
+    return {
+        "name": "x",
+        "state": "active",
+        "spec": {"task": "t", "queue": "default", "schedule": {"kind": "manual"}},
+        "param_us": NEVER,
+        "payload": protocol.encode_payload((1,), {"a": 2}),
+        "version": 1,
+        "note": "",
+        "next_us": NEVER,
+        "cursor_us": None,
+        "active": 0,
+        "created_us": T0_US,
+        "updated_us": T0_US,
+        **more,
+    }
+
+
+def answering(answers, seen):
+    """A handler that gives one answer after another and keeps the requests."""
+    rest = iter(answers)
+
+    def handle(peer, number):
+        peer.hello()
+        while (request := peer.read()) is not None:
+            seen.append(request)
+            answer = next(rest)
+            if isinstance(answer, WheelschedError):
+                peer.error(request, answer)
+            else:
+                peer.ok(request, answer)
+
+    return handle

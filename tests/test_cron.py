@@ -1,15 +1,13 @@
 """Cron: the collected cases, the brute-force oracle, croniter and cronsim where they are right, zones, rubbish."""
-import io
 import json
 import os
 import random
 import subprocess
 import sys
 import time
-from array import array
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
 import cron_brute as brute
 import numpy as np
@@ -18,7 +16,6 @@ from croniter import croniter
 from cronsim import CronSim
 
 from wheelsched import cron, zonedata
-from wheelsched._cron import CronTable
 from wheelsched.errors import ScheduleError
 from wheelsched.model import EXPR_MAX, NEVER
 from wheelsched.schedule import Cron, ScheduleTable
@@ -32,7 +29,7 @@ RULES = [(None, None), ("skip", "first"), ("run_after", "second"), ("shift", "bo
 
 
 def at(text):
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return datetime.fromisoformat(text)
 
 
 def us(moment):
@@ -72,7 +69,8 @@ def test_case(case):
         took_ms = (time.perf_counter() - start) * 1e3
         # The tail of a longer answer is not part of a shorter alternative.
         allowed = [case["expect"], *case.get("also_ok", [])]
-        assert any(got == e or (isinstance(e, list) and isinstance(got, list) and got[: len(e)] == e) for e in allowed), got
+        shorter = [got[: len(e)] if isinstance(got, list) and isinstance(e, list) else got for e in allowed]
+        assert any(g == e for g, e in zip(shorter, allowed, strict=True)), got
         if "max_ms" in case:  # only against endless loops: machines are noisy
             assert took_ms < 20 * case["max_ms"]
 
@@ -111,13 +109,13 @@ def walk(step, begin, inside, limit):
     return out
 
 
-def compare(window, text, gap, overlap, day_or, rng):
+def compare(window, text, rule, rng):
     """next, prev, bulk and scalar, against the oracle within a window; the number of instants asked about."""
-    want = window.occurrences(text, gap, overlap, day_or)
+    want = window.occurrences(text, *rule)
     low, high = us(window.start), us(window.end)
-    what = (text, window.name, window.start.isoformat(), gap, overlap, day_or)
+    what = (text, window.name, window.start.isoformat(), rule)
     try:
-        schedule = Cron(text, window.name, gap, overlap, day_or)
+        schedule = Cron(text, window.name, *rule)
     except ScheduleError:
         assert not want, what
         return 0
@@ -136,8 +134,10 @@ def compare(window, text, gap, overlap, day_or, rng):
     for t, after, earlier in zip(asked, out.tolist(), before.tolist(), strict=True):
         later = [s for s in want if s * 1_000_000 > t]
         sooner = [s for s in want if s * 1_000_000 < t]
-        assert after == one.next_one(index, t) and after > t, what
-        assert earlier == one.prev_one(index, t) and (earlier < t or earlier == NEVER), what
+        assert after == one.next_one(index, t), what
+        assert earlier == one.prev_one(index, t), what
+        assert after > t, what
+        assert earlier < t or earlier == NEVER, what
         assert after == later[0] * 1_000_000 if later else after >= high, what
         assert earlier == sooner[-1] * 1_000_000 if sooner else earlier < low or earlier == NEVER, what
     if want and schedule.next(window.start - timedelta(microseconds=1))[0].timestamp() != want[0]:
@@ -152,9 +152,9 @@ def test_brute_force():
     while asked < goal:
         for window, fine, near in windows(rng, 20):
             for _ in range(40):
-                gap, overlap = rng.choice(RULES)
+                rule = (*rng.choice(RULES), rng.random() < 0.8)
                 text = brute.random_expression(rng, seconds=fine, near=near)
-                asked += compare(window, text, gap, overlap, rng.random() < 0.8, rng)
+                asked += compare(window, text, rule, rng)
 
 
 def test_next_and_prev_are_inverse_and_monotone():
@@ -177,7 +177,7 @@ def test_next_and_prev_are_inverse_and_monotone():
                 break
             chain.append(t)
         assert chain == sorted(set(chain)), (text, schedule.tz)
-        for earlier, later in zip(chain, chain[1:], strict=False):
+        for earlier, later in pairwise(chain):
             assert table.prev_one(1, index, 0, later) == earlier, (text, schedule.tz, gap, overlap)
             assert table.next_one(1, index, 0, later - 1) == later, (text, schedule.tz, gap, overlap)
 
@@ -194,7 +194,7 @@ PEER_FIELDS = [
 
 
 def test_croniter_agrees_in_utc():
-    """croniter in UTC, without what it does otherwise: equal ranges, a star within a list, L and # with both day fields.
+    """croniter in UTC, without what it does otherwise: equal ranges, a star in a list, L and # with both day fields.
 
     A day field that begins with `*` and is no plain star is one more: croniter joins it by OR.
     """
@@ -219,7 +219,8 @@ def test_cronsim_agrees_over_dst():
     for _ in range(400):
         text = " ".join(make(rng) for make in PEER_FIELDS)
         name = rng.choice(("UTC", "America/New_York", "Europe/Berlin", "Asia/Kolkata", "America/Sao_Paulo"))
-        start = datetime(rng.choice((2015, 2021, 2025)), rng.choice((3, 10, 11)), rng.randint(1, 28), rng.randint(0, 23), tzinfo=UTC)
+        year, month = rng.choice((2015, 2021, 2025)), rng.choice((3, 10, 11))
+        start = datetime(year, month, rng.randint(1, 28), rng.randint(0, 23), tzinfo=UTC)
         try:
             ours = Cron(text, name).next(start, 5)
         except ScheduleError:
@@ -231,7 +232,7 @@ def test_cronsim_agrees_over_dst():
 def test_every_expression_of_the_corpus_has_an_answer():
     """Accepted and described, or refused with a reason that names what is wrong; never anything else."""
     lines = (Path(__file__).parent.parent / "benchmarks" / "crontab_corpus.txt").read_text().splitlines()
-    accepted = refused = 0
+    accepted, reasons = 0, []
     for line in lines:
         if line.startswith("#") or not line:
             continue
@@ -241,10 +242,10 @@ def test_every_expression_of_the_corpus_has_an_answer():
             assert cron.describe(text)
             accepted += 1
         except ScheduleError as e:
-            assert "allowed" in e.message or "Manual()" in e.message
-            refused += 1
+            reasons.append(e.message)
     assert accepted > 1_200
-    assert refused < 80
+    assert len(reasons) < 80
+    assert all("allowed" in reason or "Manual()" in reason for reason in reasons)
 
 
 # Parsing
@@ -338,7 +339,8 @@ def test_rubbish():
             Cron(text, hash_id="x").next(EPOCH, 2)
         except ScheduleError:
             continue
-    for text in ("9" * 10_000, "* " * 5_000, "(" * 10_000, "0-" * 5_000, "9" * 900 + " * * * *", "*/" + "9" * 900 + " * * * *"):
+    long = "9" * 900 + " * * * *"
+    for text in ("9" * 10_000, "* " * 5_000, "(" * 10_000, "0-" * 5_000, long, "*/" + long):
         try:
             Cron(text)
         except ScheduleError:
@@ -359,7 +361,8 @@ def test_explicit_rules():
     new_york = "America/New_York"
     spring, autumn = at("2025-03-09T05:00:00Z"), at("2025-11-02T04:00:00Z")
     for expr in ("30 2 * * *", "*/30 2 * * *"):
-        first = {gap: utc(Cron(expr, new_york, dst_gap=gap).next(spring, 1))[0] for gap in ("run_after", "shift", "skip")}
+        rules = ("run_after", "shift", "skip")
+        first = {gap: utc(Cron(expr, new_york, dst_gap=gap).next(spring, 1))[0] for gap in rules}
         assert first["run_after"] == "2025-03-09T07:00:00Z"
         assert first["shift"] == ("2025-03-09T07:30:00Z" if expr[0] == "3" else "2025-03-09T07:00:00Z")
         assert first["skip"].startswith("2025-03-10T06")
@@ -375,6 +378,11 @@ def test_clock_corrections():
     after = at("2011-12-30T00:00:00Z")
     assert utc(Cron("0 12 * * *", "Pacific/Apia").next(after, 1)) == ["2011-12-30T22:00:00Z"]
     assert utc(Cron("0 12 * * *", "Pacific/Apia", dst_gap="run_after").next(after, 1)) == ["2011-12-30T10:00:00Z"]
+    # Casey jumps by exactly 3 h, from 02:00; Troll by 2 h.
+    after = at("2009-10-17T12:00:00Z")
+    assert utc(Cron("0 3 * * *", "Antarctica/Casey").next(after, 1)) == ["2009-10-18T16:00:00Z"]
+    assert utc(Cron("0 3 * * *", "Antarctica/Casey", dst_gap="run_after").next(after, 1)) == ["2009-10-17T18:00:00Z"]
+    assert utc(Cron("0 2 * * *", "Antarctica/Troll").next(at("2024-03-30T12:00:00Z"), 1)) == ["2024-03-31T01:00:00Z"]
 
 
 def test_year_limits():
@@ -391,8 +399,10 @@ def test_year_limits():
 
 
 def test_rare_dates_far_apart():
-    assert utc(Cron("0 0 0 29 2 ? *").next(at("1896-03-01T00:00:00Z"), 2)) == ["1904-02-29T00:00:00Z", "1908-02-29T00:00:00Z"]
-    assert utc(Cron("0 0 * 2 sun#5").prev(at("2026-01-01T00:00:00Z"), 2)) == ["2004-02-29T00:00:00Z", "1976-02-29T00:00:00Z"]
+    leap = utc(Cron("0 0 0 29 2 ? *").next(at("1896-03-01T00:00:00Z"), 2))
+    assert leap == ["1904-02-29T00:00:00Z", "1908-02-29T00:00:00Z"]
+    fifth = utc(Cron("0 0 * 2 sun#5").prev(at("2026-01-01T00:00:00Z"), 2))
+    assert fifth == ["2004-02-29T00:00:00Z", "1976-02-29T00:00:00Z"]
     # 9 February 2025 alone, and a day that the year field never lets come again.
     assert utc(Cron("0 0 0 9 2 ? 2025").prev(at("3000-01-01T00:00:00Z"), 5)) == ["2025-02-09T00:00:00Z"]
     assert Cron("0 0 0 9 2 ? 2025").next(at("2025-02-09T00:00:00Z")) == []
@@ -412,13 +422,15 @@ FROZEN = [26, 15, 10, 1, 1]
 
 
 def test_hash_spreads_and_stays_inside():
-    for text, low, high, count in (("H", 0, 59, 1), ("H(10-19)", 10, 19, 1), ("H/15", 0, 59, 4), ("H(30-59)/10", 30, 59, 3), ("H(5-5)", 5, 5, 1)):
+    for text, low, high, count in (
+        ("H", 0, 59, 1), ("H(10-19)", 10, 19, 1), ("H/15", 0, 59, 4), ("H(30-59)/10", 30, 59, 3), ("H(5-5)", 5, 5, 1)
+    ):
         seen = set()
         for i in range(600):
             mask = cron.parse(f"{text} * * * *", "first", True, f"job-{i}").minutes
             values = [v for v in range(60) if mask >> v & 1]
             assert len(values) == count, (text, i)
-            assert low <= values[0] and values[-1] <= high
+            assert low <= values[0] <= values[-1] <= high
             seen.add(values[0])
         step = 15 if text == "H/15" else 10 if "/" in text else high - low + 1
         assert len(seen) == step, text
@@ -432,132 +444,6 @@ def test_hash_needs_an_id_when_asked():
         schedule.next(EPOCH)
     assert schedule.to_wire()["expr"] == "H * * * *"
     assert Cron("H * * * *", hash_id="x").next(EPOCH)
-
-
-# Zones
-
-def test_zones_follow_zoneinfo():
-    """Every zone, at random instants and around every change, from 1800 to 9999."""
-    rng = random.Random(SEED + 5)
-    zones = Zones(zonedata.load_zone)
-    for name in brute.zone_names():
-        zone, peer, table = zones.get(name), brute.zone(name), CronTable()
-        number = table.add_zone(zone.at_s, zone.offset_s, zone.cycle)
-        every_second = table.add((1 << 60) - 1, (1 << 60) - 1, (1 << 24) - 1, cron.day_table(cron.Days((1 << 31) - 1, 127, True)),
-                                 4095, None, number, 0, 2)
-        moments = [rng.randrange(-5_364_662_400, 253_402_214_400) for _ in range(30)]
-        moments += [t + d for t in rng.sample(list(zone.at_s), min(10, len(zone.at_s))) for d in (-1, 0, 1)]
-        for t in moments:
-            i = np.searchsorted(zone.at_s, t, "right")
-            if i == len(zone.at_s) and zone.cycle < i:
-                i = np.searchsorted(zone.at_s, t - (t - zone.at_s[zone.cycle]) // CYCLE_S * CYCLE_S, "right")
-            offset = (EPOCH + timedelta(seconds=t)).astimezone(peer).utcoffset()
-            assert zone.offset_s[int(i)] == offset.total_seconds(), (name, t)
-            assert table.next_one(every_second, t * 1_000_000 - 1) == t * 1_000_000
-
-
-CYCLE_S = 146_097 * 86_400
-
-
-def test_no_zone_has_changes_closer_than_their_sizes():
-    """What `_cron` relies on at the edges of segments."""
-    zones = Zones(zonedata.load_zone)
-    for name in brute.zone_names():
-        zone = zones.get(name)
-        sizes = [abs(b - a) for a, b in zip(zone.offset_s, zone.offset_s[1:], strict=False)]
-        for i in range(1, len(sizes)):
-            assert zone.at_s[i] - zone.at_s[i - 1] > sizes[i] + sizes[i - 1], (name, zone.at_s[i])
-
-
-def test_posix_rules():
-    """Julian days, odd times and both hemispheres, against zoneinfo."""
-    plain = zonedata.load_zone("Etc/UTC")
-    head = plain[: plain.rindex(b"\n", 0, -1) + 1]
-    for rule in ("AAA3BBB,J60/2,J300/2", "AAA5BBB4:30,M10.1.0/-3,M3.5.6/167", "<+03>-3<+04>,M3.2.4,M11.1.0/1:30:15"):
-        data = head + rule.encode() + b"\n"
-        peer = ZoneInfo.from_file(io.BytesIO(data))
-        zones = Zones({"x": data}.get)
-        zone = zones.get("x")
-        assert len(zone.at_s) - zone.cycle == 800
-        for t in zone.at_s:
-            for d in (-1, 0):
-                i = int(np.searchsorted(zone.at_s, t + d, "right"))
-                if i:
-                    assert zone.offset_s[i] == (EPOCH + timedelta(seconds=t + d)).astimezone(peer).utcoffset().total_seconds(), rule
-
-
-def test_days_of_the_year_from_zero():
-    """POSIX counts these with 29 February; zoneinfo is a day early, so the dates are by hand."""
-    plain = zonedata.load_zone("Etc/UTC")
-    zone = Zones({"x": plain[: plain.rindex(b"\n", 0, -1) + 1] + b"AAA0BBB,59/0,299/24\n"}.get).get("x")
-    moments = [(EPOCH + timedelta(seconds=t)).isoformat()[:13] for t in zone.at_s]
-    assert moments[2:6] == ["1971-03-01T00", "1971-10-27T23", "1972-02-29T00", "1972-10-26T23"]
-
-
-def test_damaged_zone_data():
-    good = zonedata.load_zone("Europe/Berlin")
-    for data in (b"", b"TZif", b"nonsense" * 20, good[:200], good[:-5], good.replace(b"CET-1", b"CET?1"), good.replace(b"M3.5.0", b"Q3.5.0")):
-        with pytest.raises(ScheduleError, match="'x'"):
-            Zones({"x": data}.get).get("x")
-
-
-@pytest.mark.parametrize("name", ["", "../UTC", "/etc/localtime", "Europe/berlin", "Europe", "Europe/", "UTC\0", "utc+1", "zone.tab", "x" * 10_000])
-def test_unknown_zones(name):
-    assert zonedata.load_zone(name) is None
-    with pytest.raises(ScheduleError, match="time zone"):
-        Cron("0 0 * * *", name)
-
-
-# The table
-
-EVERY_DAY = cron.day_table(cron.Days((1 << 31) - 1, 127, True))
-
-
-def utc_table():
-    table = CronTable()
-    zone = Zones(zonedata.load_zone).get("UTC")
-    assert table.add_zone(zone.at_s, zone.offset_s, zone.cycle) == 0
-    return table
-
-
-def test_table_reuses_what_is_removed():
-    table = utc_table()
-    others = [cron.day_table(cron.Days(1 << d, 0, False)) for d in range(20)]
-    for _ in range(50):
-        held = [table.add(1, 1, 1, days, 4095, cron.year_table(1 << 40 + i), 0, 0, 0) for i, days in enumerate(others)]
-        assert max(held) < 20 and len(set(held)) == 20
-        for i, index in enumerate(held):
-            assert table.next_one(index, 0) == us(datetime(2010 + i, 1, 1 + i, tzinfo=UTC))
-        for index in held:
-            table.remove(index)
-        assert len(table) == 0
-    with pytest.raises(IndexError):
-        table.remove(0)
-    with pytest.raises(IndexError):
-        table.next_one(3, 0)
-
-
-def test_table_checks_its_arguments():
-    table = utc_table()
-    good = [1, 1, 1, EVERY_DAY, 1, None, 0, 0, 0]
-    index = table.add(*good)
-    for place, bad in ((0, 0), (0, 1 << 60), (1, 0), (2, 0), (2, 1 << 24), (3, b"x"), (4, 0), (4, 1 << 12), (5, b"x"), (6, 1), (6, -1), (7, 4), (8, 3)):
-        with pytest.raises(ValueError):
-            table.add(*good[:place], bad, *good[place + 1 :])
-    for changes, offsets, cycle in (([1, 1], [0, 0, 0], 2), ([1], [0], 1), ([1], [0, 0], 2), ([], [200_000], 0), ([0, CYCLE_S], [0, 1, 0], 0)):
-        with pytest.raises(ValueError):
-            table.add_zone(array("q", changes), array("i", offsets), cycle)
-    one = np.zeros(1, np.int64)
-    table.next_many(np.array([index], np.uint32), one, one)
-    with pytest.raises(IndexError):
-        table.next_many(np.array([5], np.uint32), one, one)
-    with pytest.raises(ValueError):
-        table.prev_many(np.array([index], np.uint32), np.zeros(2, np.int64), one)
-    empty = np.zeros(0, np.int64)
-    table.next_many(np.zeros(0, np.uint32), empty, empty)
-    for instant in (-(2**63), 2**63 - 1):
-        assert table.next_one(index, instant) in (NEVER, us(datetime(1, 1, 1, tzinfo=UTC)))
-        assert table.prev_one(index, instant) in (NEVER, us(datetime(9999, 1, 31, tzinfo=UTC)))
 
 
 def test_describe():

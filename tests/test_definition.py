@@ -12,39 +12,28 @@ from hypothesis import given as examples
 from hypothesis import strategies as st
 
 import wheelsched
-from wheelsched.definition import (
-    POLICIES,
-    UNIMPLEMENTED,
-    check_announced,
-    check_given,
-    check_param_us,
-    given_from_api,
-    resolve,
-)
+from wheelsched.definition import POLICIES, UNIMPLEMENTED, check_announced, check_given, check_param_us, given_from_api, resolve
 from wheelsched.errors import InvalidArgumentError, ScheduleError, UnimplementedError, WheelschedError
-from wheelsched.model import (
-    ATTEMPTS_MAX,
-    DURATION_MAX_US,
-    INSTANT_MAX_US,
-    KEY_MAX,
-    NEVER,
-    OVERLAPS,
-    US,
-    Call,
-    Catchup,
-    Overlap,
-    Retry,
-)
+from wheelsched.model import ATTEMPTS_MAX, DURATION_MAX_US, INSTANT_MAX_US, KEY_MAX, NEVER, OVERLAPS, US, Call, Catchup, Overlap, Retry
 from wheelsched.schedule import At, Cron, Every, Manual
 
 T0 = datetime(2026, 11, 29, tzinfo=UTC)
 T0_US = int(T0.timestamp()) * US
 CALL = Call("t")
 HOUSE = {
-    "task": "t", "schedule": {"kind": "manual"}, "queue": "default", "priority": 5, "timeout_us": 3_600 * US,
+    "task": "t",
+    "schedule": {"kind": "manual"},
+    "queue": "default",
+    "priority": 5,
+    "timeout_us": 3_600 * US,
     "retry": {"attempts": 3, "backoff_us": 10 * US, "factor": 2.0, "cap_us": 3_600 * US, "not_on": []},
-    "overlap": {"policy": "skip", "max": None}, "catchup": {"policy": "latest", "window_us": None, "max": None},
-    "start_us": None, "end_us": None, "max_runs": None, "expires_after_us": None, "concurrency_key": None,
+    "overlap": {"policy": "skip", "max": None},
+    "catchup": {"policy": "latest", "window_us": None, "max": None},
+    "start_us": None,
+    "end_us": None,
+    "max_runs": None,
+    "expires_after_us": None,
+    "concurrency_key": None,
 }
 
 
@@ -66,28 +55,34 @@ def test_nobody_can_change_the_house_defaults():
     assert resolve(check_given(asked()), None) == HOUSE
 
 
-@pytest.mark.parametrize(("policies", "key", "value"), [
-    ({"queue": "q"}, "queue", "q"),
-    ({"priority": 0}, "priority", 0),
-    ({"priority": 9}, "priority", 9),
-    ({"timeout": "5m"}, "timeout_us", 300 * US),
-    ({"timeout": 1.5}, "timeout_us", 1_500_000),
-    ({"timeout": timedelta(seconds=2)}, "timeout_us", 2 * US),
-    ({"retry": Retry(attempts=5, backoff="30s", factor=3, cap="2h", not_on=("ValueError",))}, "retry",
-     {"attempts": 5, "backoff_us": 30 * US, "factor": 3.0, "cap_us": 7_200 * US, "not_on": ["ValueError"]}),
-    ({"retry": 1}, "retry", {**HOUSE["retry"], "attempts": 1}),
-    ({"overlap": "allow"}, "overlap", {"policy": "allow", "max": None}),
-    ({"overlap": "buffer_all"}, "overlap", {"policy": "buffer_all", "max": 100}),
-    ({"overlap": Overlap("buffer_all", max=7)}, "overlap", {"policy": "buffer_all", "max": 7}),
-    ({"catchup": "all"}, "catchup", {"policy": "all", "window_us": 86_400 * US, "max": 1_000}),
-    ({"catchup": Catchup("latest", window="24h")}, "catchup", {"policy": "latest", "window_us": 86_400 * US, "max": None}),
-    ({"catchup": Catchup("all", "1h", 3)}, "catchup", {"policy": "all", "window_us": 3_600 * US, "max": 3}),
-    ({"start": T0}, "start_us", T0_US),
-    ({"end": "2026-11-29T01:00:00+01:00"}, "end_us", T0_US),
-    ({"max_runs": 1}, "max_runs", 1),
-    ({"expires_after": "1h30m"}, "expires_after_us", 5_400 * US),
-    ({"concurrency_key": "eu"}, "concurrency_key", "eu"),
-])
+@pytest.mark.parametrize(
+    ("policies", "key", "value"),
+    [
+        ({"queue": "q"}, "queue", "q"),
+        ({"priority": 0}, "priority", 0),
+        ({"priority": 9}, "priority", 9),
+        ({"timeout": "5m"}, "timeout_us", 300 * US),
+        ({"timeout": 1.5}, "timeout_us", 1_500_000),
+        ({"timeout": timedelta(seconds=2)}, "timeout_us", 2 * US),
+        (
+            {"retry": Retry(attempts=5, backoff="30s", factor=3, cap="2h", not_on=("ValueError",))},
+            "retry",
+            {"attempts": 5, "backoff_us": 30 * US, "factor": 3.0, "cap_us": 7_200 * US, "not_on": ["ValueError"]},
+        ),
+        ({"retry": 1}, "retry", {**HOUSE["retry"], "attempts": 1}),
+        ({"overlap": "allow"}, "overlap", {"policy": "allow", "max": None}),
+        ({"overlap": "buffer_all"}, "overlap", {"policy": "buffer_all", "max": 100}),
+        ({"overlap": Overlap("buffer_all", max=7)}, "overlap", {"policy": "buffer_all", "max": 7}),
+        ({"catchup": "all"}, "catchup", {"policy": "all", "window_us": 86_400 * US, "max": 1_000}),
+        ({"catchup": Catchup("latest", window="24h")}, "catchup", {"policy": "latest", "window_us": 86_400 * US, "max": None}),
+        ({"catchup": Catchup("all", "1h", 3)}, "catchup", {"policy": "all", "window_us": 3_600 * US, "max": 3}),
+        ({"start": T0}, "start_us", T0_US),
+        ({"end": "2026-11-29T01:00:00+01:00"}, "end_us", T0_US),
+        ({"max_runs": 1}, "max_runs", 1),
+        ({"expires_after": "1h30m"}, "expires_after_us", 5_400 * US),
+        ({"concurrency_key": "eu"}, "concurrency_key", "eu"),
+    ],
+)
 def test_short_and_long_forms(policies, key, value):
     given = asked(**policies)
     assert given[key] == value
@@ -119,23 +114,65 @@ def test_an_unknown_policy_gets_the_nearest_name(name, near):
         asked(**{name: 1})
 
 
-@pytest.mark.parametrize("policies", [
-    {"zzz": 1}, {"note": "n"}, {"queue": "a b"}, {"queue": 3}, {"priority": 10}, {"priority": -1}, {"priority": True}, {"priority": 5.0},
-    {"timeout": 0}, {"timeout": "soon"}, {"timeout": True}, {"timeout": float("nan")}, {"timeout": "101000d"},
-    {"retry": 0}, {"retry": ATTEMPTS_MAX + 1}, {"retry": True}, {"retry": "3"}, {"retry": Retry(not_on="ValueError")},
-    {"retry": Retry(not_on=(ValueError,))}, {"retry": Retry(factor=0.5)}, {"retry": Retry(factor=float("nan"))},
-    {"overlap": "maybe"}, {"overlap": 3}, {"overlap": Overlap("skip", max=3)}, {"overlap": Overlap("allow", max=0)},
-    {"catchup": "sometimes"}, {"catchup": None, "overlap": ""}, {"catchup": Catchup("latest", max=3)}, {"catchup": Catchup("all", max=0)},
-    {"start": T0.replace(tzinfo=None)}, {"start": 5}, {"start": T0, "end": T0}, {"max_runs": 0}, {"max_runs": 2**31},
-    {"expires_after": "-1s"}, {"concurrency_key": ""}, {"concurrency_key": "k" * (KEY_MAX + 1)}, {"jitter": "x%"}, {"jitter": "101%"},
-])
+@pytest.mark.parametrize(
+    "policies",
+    [
+        {"zzz": 1},
+        {"note": "n"},
+        {"queue": "a b"},
+        {"queue": 3},
+        {"priority": 10},
+        {"priority": -1},
+        {"priority": True},
+        {"priority": 5.0},
+        {"timeout": 0},
+        {"timeout": "soon"},
+        {"timeout": True},
+        {"timeout": float("nan")},
+        {"timeout": "101000d"},
+        {"retry": 0},
+        {"retry": ATTEMPTS_MAX + 1},
+        {"retry": True},
+        {"retry": "3"},
+        {"retry": Retry(not_on="ValueError")},
+        {"retry": Retry(not_on=(ValueError,))},
+        {"retry": Retry(factor=0.5)},
+        {"retry": Retry(factor=float("nan"))},
+        {"overlap": "maybe"},
+        {"overlap": 3},
+        {"overlap": Overlap("skip", max=3)},
+        {"overlap": Overlap("allow", max=0)},
+        {"catchup": "sometimes"},
+        {"catchup": None, "overlap": ""},
+        {"catchup": Catchup("latest", max=3)},
+        {"catchup": Catchup("all", max=0)},
+        {"start": T0.replace(tzinfo=None)},
+        {"start": 5},
+        {"start": T0, "end": T0},
+        {"max_runs": 0},
+        {"max_runs": 2**31},
+        {"expires_after": "-1s"},
+        {"concurrency_key": ""},
+        {"concurrency_key": "k" * (KEY_MAX + 1)},
+        {"jitter": "x%"},
+        {"jitter": "101%"},
+    ],
+)
 def test_what_can_not_be_right_is_refused(policies):
     with pytest.raises(InvalidArgumentError):
         asked(**policies)
 
 
 def test_a_policy_for_recurring_jobs_is_refused_by_enqueue():
-    for name, value in (("overlap", "skip"), ("catchup", "all"), ("start", T0), ("end", T0), ("max_runs", 2), ("jitter", 1), ("pause_after", 3)):
+    for name, value in (
+        ("overlap", "skip"),
+        ("catchup", "all"),
+        ("start", T0),
+        ("end", T0),
+        ("max_runs", 2),
+        ("jitter", 1),
+        ("pause_after", 3),
+    ):
         with pytest.raises(InvalidArgumentError, match=f"{name} goes with put"):
             given_from_api(CALL, None, {name: value})
         with pytest.raises(InvalidArgumentError, match=f"{name} goes with put"):
@@ -143,10 +180,15 @@ def test_a_policy_for_recurring_jobs_is_refused_by_enqueue():
 
 
 LATER = {
-    "jitter": {"jitter": "30s"}, "calendar": {"calendar": "holidays"}, "heartbeat_timeout": {"heartbeat_timeout": "1m"},
-    "pause_after": {"pause_after": 3}, "overlap buffer_latest": {"overlap": "buffer_latest"},
-    "overlap cancel_other": {"overlap": "cancel_other"}, "overlap kill_other": {"overlap": "kill_other"},
-    "union of schedules": [Every("1s"), At(T0)], "after_completion": Every("1s", after_completion=True),
+    "jitter": {"jitter": "30s"},
+    "calendar": {"calendar": "holidays"},
+    "heartbeat_timeout": {"heartbeat_timeout": "1m"},
+    "pause_after": {"pause_after": 3},
+    "overlap buffer_latest": {"overlap": "buffer_latest"},
+    "overlap cancel_other": {"overlap": "cancel_other"},
+    "overlap kill_other": {"overlap": "kill_other"},
+    "union of schedules": [Every("1s"), At(T0)],
+    "after_completion": Every("1s", after_completion=True),
 }
 
 
@@ -177,8 +219,21 @@ def test_a_percentage_of_jitter():
 
 def test_every_policy_of_the_face_is_known():
     assert set(POLICIES) == {
-        "queue", "priority", "timeout", "retry", "overlap", "catchup", "start", "end", "max_runs", "expires_after", "concurrency_key",
-        "jitter", "calendar", "heartbeat_timeout", "pause_after",
+        "queue",
+        "priority",
+        "timeout",
+        "retry",
+        "overlap",
+        "catchup",
+        "start",
+        "end",
+        "max_runs",
+        "expires_after",
+        "concurrency_key",
+        "jitter",
+        "calendar",
+        "heartbeat_timeout",
+        "pause_after",
     }
 
 
@@ -186,10 +241,19 @@ def test_every_policy_of_the_face_is_known():
 
 
 GOOD = {
-    "task": "t", "schedule": {"kind": "every", "every_us": US}, "queue": "q", "priority": 1, "timeout_us": US,
-    "retry": {"attempts": 1, "backoff_us": 0, "factor": 1.0, "cap_us": 0, "not_on": []}, "overlap": {"policy": "allow", "max": 3},
-    "catchup": {"policy": "all", "window_us": 0, "max": 1}, "start_us": 0, "end_us": INSTANT_MAX_US, "max_runs": 1,
-    "expires_after_us": DURATION_MAX_US, "concurrency_key": "k",
+    "task": "t",
+    "schedule": {"kind": "every", "every_us": US},
+    "queue": "q",
+    "priority": 1,
+    "timeout_us": US,
+    "retry": {"attempts": 1, "backoff_us": 0, "factor": 1.0, "cap_us": 0, "not_on": []},
+    "overlap": {"policy": "allow", "max": 3},
+    "catchup": {"policy": "all", "window_us": 0, "max": 1},
+    "start_us": 0,
+    "end_us": INSTANT_MAX_US,
+    "max_runs": 1,
+    "expires_after_us": DURATION_MAX_US,
+    "concurrency_key": "k",
 }
 
 
@@ -202,7 +266,26 @@ def test_the_servers_check_gives_a_canonical_copy():
     assert check_given({"task": "t", "catchup": {"policy": "all"}, "schedule": {"kind": "at"}})["catchup"]["max"] == 1_000
 
 
-BAD = [None, True, -1, 2**63, 2**64 - 1, 0.5, float("nan"), float("inf"), "", "x" * 10_000, b"b", [], {}, [1], {"a": 1}, {1: 2}, [[]], {"policy": []}]
+BAD = [
+    None,
+    True,
+    -1,
+    2**63,
+    2**64 - 1,
+    0.5,
+    float("nan"),
+    float("inf"),
+    "",
+    "x" * 10_000,
+    b"b",
+    [],
+    {},
+    [1],
+    {"a": 1},
+    {1: 2},
+    [[]],
+    {"policy": []},
+]
 
 
 @pytest.mark.parametrize("key", sorted(GOOD))
@@ -225,17 +308,27 @@ def test_the_servers_check_trusts_no_value(key):
             check_given({**GOOD, key: {**GOOD[key], "more": 1}})
 
 
-@pytest.mark.parametrize("given", [None, 3, [], "x", {}, {"task": None}, {"task": "t", "zzz": 1}, {"task": "t", 3: 1}, {"task": "t", b"queue": "q"}])
+@pytest.mark.parametrize(
+    "given", [None, 3, [], "x", {}, {"task": None}, {"task": "t", "zzz": 1}, {"task": "t", 3: 1}, {"task": "t", b"queue": "q"}]
+)
 def test_the_servers_check_trusts_no_shape(given):
     with pytest.raises(InvalidArgumentError):
         check_given(given)
 
 
-@pytest.mark.parametrize("wire", [
-    {"kind": "cron", "expr": "0 0 31 2 *", "tz": "UTC", "dst_gap": None, "dst_overlap": None, "day_or": True, "seconds": "first"},
-    {"kind": "every", "every_us": 1}, {"kind": "zzz"}, {"kind": []}, {}, {"kind": "union", "of": []}, {"kind": "union", "of": 3},
-    {"kind": "union", "of": [{"schedule": {"kind": "union", "of": []}, "param_us": 1}]},
-])
+@pytest.mark.parametrize(
+    "wire",
+    [
+        {"kind": "cron", "expr": "0 0 31 2 *", "tz": "UTC", "dst_gap": None, "dst_overlap": None, "day_or": True, "seconds": "first"},
+        {"kind": "every", "every_us": 1},
+        {"kind": "zzz"},
+        {"kind": []},
+        {},
+        {"kind": "union", "of": []},
+        {"kind": "union", "of": 3},
+        {"kind": "union", "of": [{"schedule": {"kind": "union", "of": []}, "param_us": 1}]},
+    ],
+)
 def test_schedules_are_checked_again(wire):
     with pytest.raises(InvalidArgumentError):
         check_given({"task": "t", "schedule": wire})
@@ -246,7 +339,16 @@ def test_the_parameter_of_a_schedule():
     assert check_param_us(at, 1) == 1_000  # rounded up to 1 ms
     assert check_param_us(at, INSTANT_MAX_US) == INSTANT_MAX_US
     assert check_param_us(every, None) == check_param_us(every, NEVER) == check_param_us(manual, NEVER) == NEVER
-    for schedule, bad in ((at, None), (at, NEVER), (at, -1), (at, True), (every, INSTANT_MAX_US + 1), (every, "1"), (every, 1.0), (manual, 5)):
+    for schedule, bad in (
+        (at, None),
+        (at, NEVER),
+        (at, -1),
+        (at, True),
+        (every, INSTANT_MAX_US + 1),
+        (every, "1"),
+        (every, 1.0),
+        (manual, 5),
+    ):
         with pytest.raises(InvalidArgumentError):
             check_param_us(schedule, bad)
 
@@ -259,8 +361,13 @@ def test_what_a_worker_announces_is_checked(options):
 
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=5) | st.binary(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-        st.sampled_from(["kind", "policy", "max", "attempts", "of", "schedule", "every_us", "expr", "tz"]) | st.text(max_size=3), inner, max_size=4
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["kind", "policy", "max", "attempts", "of", "schedule", "every_us", "expr", "tz"]) | st.text(max_size=3),
+            inner,
+            max_size=4,
+        )
     ),
     max_leaves=8,
 )

@@ -87,7 +87,9 @@ def test_cron_options_are_checked(kwargs):
 
 # Every
 
-@pytest.mark.parametrize("every", ["99ms", 0, -1, "0s", "1", "", None, True, float("nan"), float("inf"), "1w", "100.5ms", 0.1005, 10**12, "-5s"])
+@pytest.mark.parametrize("every", [
+    "99ms", 0, -1, "0s", "1", "", None, True, float("nan"), float("inf"), "1w", "100.5ms", 0.1005, 10**12, "-5s",
+])
 def test_bad_periods(every):
     with pytest.raises(ScheduleError):
         Every(every)
@@ -102,10 +104,11 @@ def test_shortest_and_longest_period():
 
 def test_every_with_an_anchor():
     schedule = Every("90s", START)
-    assert schedule.next(START - timedelta(days=1), 2) == [START + timedelta(seconds=90), START + timedelta(seconds=180)]
-    assert schedule.next(START + timedelta(seconds=90)) == [START + timedelta(seconds=180)]
-    assert schedule.prev(START + timedelta(seconds=181), 5) == [START + timedelta(seconds=180), START + timedelta(seconds=90)]
-    assert schedule.prev(START + timedelta(seconds=90)) == []
+    first, second = START + timedelta(seconds=90), START + timedelta(seconds=180)
+    assert schedule.next(START - timedelta(days=1), 2) == [first, second]
+    assert schedule.next(first) == [second]
+    assert schedule.prev(START + timedelta(seconds=181), 5) == [second, first]
+    assert schedule.prev(first) == []
     assert schedule.param_us() == START_US
     assert Every("90s", "2026-01-01T00:00:00.0001Z").param_us() == START_US + 1_000
     for anchor in (NAIVE, 5, "now"):
@@ -147,7 +150,8 @@ def test_every_agrees_with_counting():
         if anchor + far > INSTANT_MAX_US // 2:
             far = 0
         grid = [anchor + far + k * every for k in range(1, 12)]
-        after = rng.choice((anchor - 5, anchor, grid[0], grid[4], grid[4] - 1, grid[4] + 1, rng.randrange(grid[0], grid[9])))
+        within = rng.randrange(grid[0], grid[9])
+        after = rng.choice((anchor - 5, anchor, grid[0], grid[4], grid[4] - 1, grid[4] + 1, within))
         want = min(g for g in grid if g > after) if far == 0 or after >= anchor + far else None
         if want is None:
             want = anchor + every if after < anchor + every else anchor + ((after - anchor) // every + 1) * every
@@ -177,7 +181,9 @@ def test_at_is_rounded_up_to_a_millisecond():
     assert At(datetime(2026, 1, 1, 5, tzinfo=timezone(timedelta(hours=5)))).param_us() == START_US
 
 
-@pytest.mark.parametrize("value", [NAIVE, None, 0, "2026-01-01", "2026-13-01T00:00:00Z", datetime(1969, 12, 31, tzinfo=UTC)])
+@pytest.mark.parametrize("value", [
+    NAIVE, None, 0, "2026-01-01", "2026-13-01T00:00:00Z", datetime(1969, 12, 31, tzinfo=UTC),
+])
 def test_bad_instants(value):
     with pytest.raises(ScheduleError, match="at: "):
         At(value)
@@ -207,7 +213,7 @@ def test_wire_round_trip(schedule):
         assert back.next(START, 3) == schedule.next(START, 3)
 
 
-GOOD = {"kind": "cron", "expr": "0 0 * * *", "tz": "UTC", "dst_gap": None, "dst_overlap": None, "day_or": True, "seconds": "first"}
+GOOD = Cron("0 0 * * *").to_wire()
 BAD = [
     None, [], "cron", {}, {"kind": None}, {"kind": "hourly"}, {"kind": ["cron"]}, {"kind": "cron"},
     {**GOOD, "more": 1}, {**GOOD, 5: 1},
@@ -300,7 +306,8 @@ def test_other_kinds():
 def test_next_many_mixes_kinds():
     rng = random.Random(SEED + 1)
     t = table()
-    crons = [t.compile(Cron(e, z).to_wire(), "x") for e in ("*/5 * * * *", "0 2 * * *", "0 0 29 2 1") for z in ("UTC", "America/New_York")]
+    expressions, zones = ("*/5 * * * *", "0 2 * * *", "0 0 29 2 1"), ("UTC", "America/New_York")
+    crons = [t.compile(Cron(e, z).to_wire(), "x") for e in expressions for z in zones]
     rows = []
     for _ in range(2_000):
         kind, a = rng.choice([*crons, (EVERY, rng.randrange(100, 10**8) * 1_000), (AT, 0), (MANUAL, 0)])
@@ -327,9 +334,10 @@ def test_count_between():
     t = table()
     hourly = t.compile(Cron("0 * * * *").to_wire(), "x")
     hour = 3_600_000_000
-    assert t.count_between(*hourly, 0, START_US, START_US + 10 * hour, 100) == (10, START_US + hour, START_US + 10 * hour)
-    assert t.count_between(*hourly, 0, START_US, START_US + 10 * hour - 1, 100) == (9, START_US + hour, START_US + 9 * hour)
-    assert t.count_between(*hourly, 0, START_US, START_US + 10 * hour, 3) == (3, START_US + hour, START_US + 10 * hour)
+    first, last = START_US + hour, START_US + 10 * hour
+    assert t.count_between(*hourly, 0, START_US, last, 100) == (10, first, last)
+    assert t.count_between(*hourly, 0, START_US, last - 1, 100) == (9, first, last - hour)
+    assert t.count_between(*hourly, 0, START_US, last, 3) == (3, first, last)
     assert t.count_between(*hourly, 0, START_US, START_US + hour - 1, 3) == (0, NEVER, NEVER)
     assert t.count_between(*hourly, 0, START_US, START_US - hour, 3) == (0, NEVER, NEVER)
     assert t.count_between(EVERY, 100_000, 0, 0, INSTANT_MAX_US, 10**18)[0] == INSTANT_MAX_US // 100_000

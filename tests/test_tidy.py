@@ -18,14 +18,14 @@ pytestmark = pytest.mark.skipif(not CHECKOUT, reason="no checkout here: only the
 
 # (floor, pure, modules): the picture in README.md, section Architecture. A name may end with * (parts of a split file).
 HOUSE = [
-    (0, True, "errors model config _wheel* _table* _rows* _hash* _jobs* _runs* _runrows* _cron*"),
+    (0, True, "errors model config lags _wheel* _table* _rows* _hash* _jobs* _runs* _runrows* _cron*"),
     (1, True, "cron tzif zonedata schedule records protocol definition memory_journal ownership"),
     (2, True, "state* engine* reads history turn specs misfire commands workers"),
     (3, True, "views verbs bulk"),
     (3, False, "journal journal_* postgres pool process worker external tasks"),
     (3, False, "__init__ client aclient session transport"),
     (4, True, "testing"),
-    (4, False, "server* clock connections testing_plugin"),
+    (4, False, "server* boot clock connections keeper testing_plugin"),
     (5, False, "__main__ cli cli.* web web.* demo bench"),
 ]
 IMPURE = {"time", "random", "os", "socket", "asyncio", "threading", "subprocess", "logging", "lmdb", "psycopg",
@@ -42,7 +42,7 @@ CYTHON_IMPORT = re.compile(
 )
 MARKS = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X)\b")
 PLACES = re.compile(
-    r"(?<![\w.])/(?:work|farm|home|root|Users)/|/tmp" r"/(?:v|notes)\b|index-" r"url|trusted-" r"host"
+    r"(?<![\w.])/(?:(?:work|farm|root)/|(?:home|Users)/\w\w)|/tmp" r"/(?:v|notes)\b|index-" r"url|trusted-" r"host"
     r"|\b(?:sub-?age" r"nt|clau" r"de|anthro" r"pic|other hel" r"pers)\b", re.IGNORECASE,
 )
 QUOTED = re.compile(r'"""(?s:.*?)"""|\'\'\'(?s:.*?)\'\'\'|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|#[^\n]*')

@@ -39,13 +39,52 @@ if TYPE_CHECKING:
     from .views import Attempt, JobInfo, PutResults, RunError
 
 __all__ = [
-    "AlreadyExistsError", "AsyncClient", "AsyncRun", "At", "Attempt", "Call", "Catchup", "Client", "Command", "ConfigError",
-    "CorruptJournalError", "Cron", "DeadlineExceededError", "Every", "FailedPreconditionError", "FencedError", "Http",
-    "InternalError", "InvalidArgumentError", "Job", "JobInfo", "LockedError", "Manual", "NotFoundError", "Overlap",
-    "PayloadError", "PermissionDeniedError", "PutResults", "ResourceExhaustedError", "Retry", "Run", "RunError", "RunFailed",
-    "RunTimeout", "ScheduleError", "StorageFullError", "UnavailableError", "UnimplementedError", "WheelschedError",
-    "__version__", "current_run", "default_socket_path", "task",
+    "AlreadyExistsError",
+    "AsyncClient",
+    "AsyncRun",
+    "At",
+    "Attempt",
+    "Call",
+    "Catchup",
+    "Client",
+    "Command",
+    "ConfigError",
+    "CorruptJournalError",
+    "Cron",
+    "DeadlineExceededError",
+    "Every",
+    "FailedPreconditionError",
+    "FencedError",
+    "Http",
+    "InternalError",
+    "InvalidArgumentError",
+    "Job",
+    "JobInfo",
+    "LockedError",
+    "Manual",
+    "NotFoundError",
+    "Overlap",
+    "PayloadError",
+    "PermissionDeniedError",
+    "PutResults",
+    "ResourceExhaustedError",
+    "Retry",
+    "Run",
+    "RunError",
+    "RunFailed",
+    "RunTimeout",
+    "ScheduleError",
+    "StorageFullError",
+    "UnavailableError",
+    "UnimplementedError",
+    "WheelschedError",
+    "__version__",
+    "current_run",
+    "default_socket_path",
+    "task",
 ]
+
+__version__ = "0.1.0"
 
 _FROM = {
     "aclient": ("AsyncClient", "AsyncRun"),
@@ -60,14 +99,9 @@ _MODULE = {name: module for module, names in _FROM.items() for name in names}
 
 def __getattr__(name: str) -> Any:
     """Load a public name at its first use (PEP 562). AttributeError for any other."""
-    if name == "__version__":
-        metadata = import_module("importlib.metadata")
-        value: Any = metadata.version("wheelsched")
-    elif name in __all__:
-        module = import_module(f"{__name__}.{_MODULE.get(name, 'errors')}")
-        value = getattr(module, name)
-    else:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_MODULE.get(name, 'errors')}"), name)
     globals()[name] = value
     return value
 

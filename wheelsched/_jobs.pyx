@@ -137,12 +137,13 @@ cdef class JobTable(Rows):
             at = (at + 1) & self.index_mask
         return None
 
-    def put(self, list names, bytes keys, list payloads, const uint32_t[::1] spec, const int64_t[::1] param,
+    def put(self, names, bytes keys, payloads, const uint32_t[::1] spec, const int64_t[::1] param,
             const int64_t[::1] next_us, const int64_t[::1] cursor, const uint8_t[::1] state, int64_t at):
         """Insert or replace jobs by name; the row numbers as a uint32 array. The version of each grows by one."""
-        cdef Py_ssize_t n = len(names), i
-        out = self.find(names, keys)
-        assert len(payloads) == n == spec.shape[0] == param.shape[0] == next_us.shape[0] == cursor.shape[0] == state.shape[0]
+        cdef list name_list = list(names), payload_list = list(payloads)
+        cdef Py_ssize_t n = len(name_list), i
+        out = self.find(name_list, keys)
+        assert len(payload_list) == n == spec.shape[0] == param.shape[0] == next_us.shape[0] == cursor.shape[0] == state.shape[0]
         cdef uint32_t[::1] slots = out
         cdef const uint8_t* k = <const uint8_t*>PyBytes_AS_STRING(keys)
         cdef bytes name, payload
@@ -150,8 +151,8 @@ cdef class JobTable(Rows):
         cdef uint32_t s
         for i in range(n):
             s = slots[i]
-            name = names[i]
-            payload = payloads[i]
+            name = name_list[i]
+            payload = payload_list[i]
             if s == NONE:
                 s = self.lookup(_load_low(k), (<uint16_t>k[0] << 8) | k[1], PyBytes_AS_STRING(name), len(name))
             if s == NONE:

@@ -76,11 +76,12 @@ cdef class RunTable(RunRows):
         return out
 
     def enqueue(self, const uint32_t[::1] job, bytes ids, const uint32_t[::1] spec, const uint8_t[::1] trigger, const int64_t[::1] nominal,
-                const int64_t[::1] due, const uint8_t[::1] state, list payloads, int64_t at):
+                const int64_t[::1] due, const uint8_t[::1] state, payloads, int64_t at):
         """Runs with ids of their own (16 bytes each) and their own payloads. Rows as a uint32 array."""
         cdef Py_ssize_t n = job.shape[0], i
         assert len(ids) == 16 * n and n == spec.shape[0] == trigger.shape[0] == nominal.shape[0] == due.shape[0] == state.shape[0]
-        assert n == len(payloads)
+        cdef list payload_list = list(payloads)
+        assert n == len(payload_list)
         out = np.empty(n, np.uint32)
         cdef uint32_t[::1] slots = out
         cdef const uint8_t* p = <const uint8_t*>PyBytes_AS_STRING(ids)
@@ -92,7 +93,7 @@ cdef class RunTable(RunRows):
             p += 16
             slots[i] = s
             r = self.run(s)
-            payload = payloads[i]
+            payload = payload_list[i]
             r.payload = blob_from(payload)
             r.nominal_us = nominal[i]
             r.created_us = at

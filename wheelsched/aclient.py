@@ -8,6 +8,8 @@
 The same names, arguments, errors and promises as in `client`. One AsyncClient belongs to one event loop.
 """
 
+# ruff: noqa: ASYNC109 - the timeouts are part of the face shared with Client
+
 from __future__ import annotations
 
 import asyncio
@@ -18,14 +20,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .bulk import put_many_flow
 from .client import RETRY_FOR_S, TIMEOUT_S, WAIT_GRACE_S, default_socket_path
-from .errors import (
-    FailedPreconditionError,
-    NotFoundError,
-    RunTimeout,
-    UnavailableError,
-    WheelschedError,
-)
-from .session import Session, backoff_s, deadline_error
+from .errors import FailedPreconditionError, NotFoundError, RunTimeout, UnavailableError, WheelschedError
+from .session import Session, backoff_s
 from .transport import CONNECT_S, check_path
 from .verbs import WAIT_S_MAX, Verbs, call_seconds, outcome
 from .views import RunInfo
@@ -57,10 +53,10 @@ class AsyncRun(RunInfo):
 
     async def refresh(self) -> Self:
         """As Run.refresh."""
-        self._raw = (await self._client.run(self.id))._raw  # noqa: SLF001 - its own kind
+        self._become(await self._client.run(self.id))
         return self
 
-    async def result(self, timeout: Any = None) -> Any:  # noqa: ASYNC109 - the same face as Run.result
+    async def result(self, timeout: Any = None) -> Any:
         """As Run.result."""
         seconds = call_seconds(timeout, None)
         end = None if seconds is None else time.monotonic() + seconds
@@ -69,7 +65,7 @@ class AsyncRun(RunInfo):
             if left is not None and left <= 0:
                 raise RunTimeout(f"run {self.id} of {self.job} is {self.state} after {seconds:g} s", state=self.state)
             wait_s = WAIT_S_MAX if left is None else min(left, WAIT_S_MAX)
-            self._raw = (await self._client.wait_run(self.id, wait_s))._raw  # noqa: SLF001 - its own kind
+            self._become(await self._client.wait_run(self.id, wait_s))
         return outcome(self)
 
 
@@ -221,17 +217,11 @@ class _AsyncTransport:
         end = None if seconds is None else time.monotonic() + seconds
         try:
             while not opened.answered and not (flush and opened.sent):
-                now = time.monotonic()
-                gave_up = self._session.give_up(opened, now)
-                if gave_up is not None:
-                    raise gave_up
-                if end is not None and now >= end:
-                    raise deadline_error(opened, self.path, seconds)
+                wait_s = self._session.patience(opened, time.monotonic(), end)
                 if self._link is None and self._connecting is None:
                     self._connecting = asyncio.create_task(self._connect())
-                ends = [end, None if self._session.ready else opened.give_up_at]
                 waiter = self._waiters[opened] = asyncio.get_running_loop().create_future()
-                await asyncio.wait([waiter], timeout=min((at - now for at in ends if at is not None), default=None))
+                await asyncio.wait([waiter], timeout=wait_s)
         except BaseException:
             self._session.drop(opened)
             raise
@@ -261,9 +251,7 @@ class _AsyncTransport:
 class AsyncClient:
     """The client of a server on this machine, for asyncio. Arguments as Client's; every method is as Client's."""
 
-    def __init__(
-        self, path: str | os.PathLike[str] | None = None, *, timeout: Any = TIMEOUT_S, retry_for: float = RETRY_FOR_S
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, timeout: Any = TIMEOUT_S, retry_for: float = RETRY_FOR_S) -> None:
         self._verbs: Verbs[AsyncRun] = Verbs(lambda raw: AsyncRun(raw, self))
         self._timeout = call_seconds(timeout, None)
         self._transport = _AsyncTransport(
@@ -282,17 +270,23 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
 
     async def put(
-        self, name: str, call: Call, schedule: Any, *, paused: bool | None = None, note: str = "", version: int | None = None,
-        call_timeout: Any = None, **policies: Any,
+        self,
+        name: str,
+        call: Call,
+        schedule: Any,
+        *,
+        paused: bool | None = None,
+        note: str = "",
+        version: int | None = None,
+        call_timeout: Any = None,
+        **policies: Any,
     ) -> JobInfo:
         """As Client.put."""
-        return await self._do(self._verbs.put(name, call, schedule, paused, note, version, policies), call_timeout)
+        return await self._do(self._verbs.put(name, call, schedule, policies, paused=paused, note=note, version=version), call_timeout)
 
     async def put_many(self, jobs: Iterable[Job], *, timeout: Any = None) -> PutResults:
         """As Client.put_many."""
@@ -316,11 +310,18 @@ class AsyncClient:
                 step = partial(flow.throw, e)
 
     async def enqueue(
-        self, call: Call, *, delay: Any = None, at: Any = None, key: str | None = None, namespace: str = "default",
-        call_timeout: Any = None, **policies: Any,
+        self,
+        call: Call,
+        *,
+        delay: Any = None,
+        at: Any = None,
+        key: str | None = None,
+        namespace: str = "default",
+        call_timeout: Any = None,
+        **policies: Any,
     ) -> AsyncRun:
         """As Client.enqueue."""
-        run = await self._do(self._verbs.enqueue(call, delay, at, key, namespace, policies), call_timeout)
+        run = await self._do(self._verbs.enqueue(call, policies, delay=delay, at=at, key=key, namespace=namespace), call_timeout)
         return run if run.known else await self.run(run.id, timeout=call_timeout)
 
     async def get(self, name: str, *, timeout: Any = None) -> JobInfo:
@@ -367,11 +368,18 @@ class AsyncClient:
         return run if run.known else await self.run(run_id)
 
     def runs(
-        self, job: str | None = None, state: str | None = None, since: Any = None, until: Any = None, *, skipped: bool = False,
-        limit: int | None = None, timeout: Any = None,
+        self,
+        job: str | None = None,
+        state: str | None = None,
+        since: Any = None,
+        until: Any = None,
+        *,
+        skipped: bool = False,
+        limit: int | None = None,
+        timeout: Any = None,
     ) -> AsyncListing[AsyncRun]:
         """As Client.runs."""
-        return self._listing(self._verbs.runs(job, state, since, until, skipped, limit), timeout)
+        return self._listing(self._verbs.runs(job, state, since=since, until=until, skipped=skipped, limit=limit), timeout)
 
     async def cancel(self, run_id: str, *, timeout: Any = None) -> AsyncRun:
         """As Client.cancel."""
@@ -396,10 +404,10 @@ class AsyncClient:
     def _listing(self, pages: Callable[[], Pages[T]], timeout: Any) -> AsyncListing[T]:
         return AsyncListing(lambda ask: self._do(ask, timeout), pages)
 
-    async def _do(self, ask: Ask[T], timeout: Any) -> T:  # noqa: ASYNC109 - the same face as Client
+    async def _do(self, ask: Ask[T], timeout: Any) -> T:
         return await self._transport.finish(self._transport.begin(ask), call_seconds(timeout, self._timeout))
 
-    async def _start(self, ask: Ask[Any], timeout: Any) -> Any:  # noqa: ASYNC109 - the same face as Client
+    async def _start(self, ask: Ask[Any], timeout: Any) -> Any:
         opened = self._transport.begin(ask)
         await self._transport.sent(opened, call_seconds(timeout, self._timeout))
         return opened

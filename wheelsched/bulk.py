@@ -1,7 +1,7 @@
 """put_many: many jobs into frames of columns, fast. No I/O.
 
-What jobs share is made once: the `given` map for each distinct (task, schedule, policies, options), and the payload of a
-call used again and again. For a one-time job a name check, one MessagePack and two column entries are left.
+What jobs share is made once: the `given` map for each distinct (task, schedule, policies, options), and the payload
+of a call used again and again. For a one-time job a name check, one MessagePack and two column entries are left.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Bulk", "put_many_flow"]
 
-_FULL_NAME: Final = re.compile(
-    rf"[A-Za-z0-9._:-]{{1,{NAMESPACE_MAX}}}/[A-Za-z0-9._:/-]{{1,{NAME_MAX}}}", re.ASCII
-).fullmatch
+_FULL_NAME: Final = re.compile(rf"[A-Za-z0-9._:-]{{1,{NAMESPACE_MAX}}}/[A-Za-z0-9._:/-]{{1,{NAME_MAX}}}", re.ASCII).fullmatch
 _SCALARS: Final = frozenset({str, bytes, float, bool, type(None)})
 _FRAME_ROOM: Final = FRAME_MAX - 1_024  # the rest of the frame: verb, keys, lengths
 _ROW_ROOM: Final = 4 + 8 + 3 + 5  # columns, and the heads of a name and a payload
@@ -153,7 +151,7 @@ class Bulk:
 
 
 def _key(call: Call, schedule: Any, policies: dict[str, Any]) -> Any:
-    """What jobs of the same definition share; types count, since True == 1. What can't be hashed is like nothing else."""
+    """What jobs of the same definition share; types count, since True == 1. What can't be hashed is on its own."""
     parts = [call.task, schedule]
     for values in (call.options, policies):
         parts.append(len(values))
@@ -194,16 +192,19 @@ def _ask(frame: _Frame, end: int) -> Ask[tuple[list[str], bytes]]:
         return names, column
 
     args = {
-        "given": frame.given, "names": names, "which": _little(frame.which, 4), "param_us": _little(frame.param_us, 8),
+        "given": frame.given,
+        "names": names,
+        "which": _little(frame.which, 4),
+        "param_us": _little(frame.param_us, 8),
         "payload": frame.payloads,
     }
     return Ask("put_many", args, read, end - len(names))
 
 
 def put_many_flow(jobs: Iterable[Job]) -> Generator[tuple[str, Any], Any, PutResults]:
-    """put_many as steps for a client to carry out, a few frames at a time: ("start", Ask) -> a handle, ("finish", handle)
-    -> its answer, ("drop", handle). Errors are thrown in. After one, no further frame is begun, but the answers of those
-    under way are taken, so that `detail["accepted"]` is right.
+    """put_many as steps for a client to carry out, a few frames at a time: ("start", Ask) -> a handle, ("finish",
+    handle) -> its answer, ("drop", handle). Errors are thrown in. After one, no further frame is begun, but the answers
+    of those under way are taken, so that `detail["accepted"]` is right.
     """
     results = PutResults()
     window: deque[tuple[int, Any]] = deque()

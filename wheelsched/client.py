@@ -3,8 +3,8 @@
     with Client() as ws:
         ws.put("ping", Call("net.ping", "a.example"), Every("30s"))
 
-Connects when first used, reconnects by itself and sends what was open again with the same request id, so that the server
-does it once. Safe for threads. `timeout=` is a duration and bounds one call (for listings and put_many: one page, one
+Connects when first used, reconnects by itself and sends what was open again with the same request id, so that the
+server does it once. Safe for threads. `timeout=` is a duration and bounds one call (for listings and put_many: one page, one
 frame); in `put` and `enqueue`, where `timeout` is the job's policy, it is named `call_timeout=`.
 
 Every method raises InvalidArgumentError or PayloadError for what the caller passed, UnavailableError without a server,
@@ -68,7 +68,7 @@ class Run(RunInfo):
 
     def refresh(self) -> Self:
         """Ask the server again; the same object, brought up to date."""
-        self._raw = self._client.run(self.id)._raw  # noqa: SLF001 - its own kind
+        self._become(self._client.run(self.id))
         return self
 
     def result(self, timeout: Any = None) -> Any:
@@ -82,7 +82,8 @@ class Run(RunInfo):
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
                 raise RunTimeout(f"run {self.id} of {self.job} is {self.state} after {seconds:g} s", state=self.state)
-            self._raw = self._client.wait_run(self.id, WAIT_S_MAX if left is None else min(left, WAIT_S_MAX))._raw  # noqa: SLF001
+            wait_s = WAIT_S_MAX if left is None else min(left, WAIT_S_MAX)
+            self._become(self._client.wait_run(self.id, wait_s))
         return outcome(self)
 
 
@@ -121,20 +122,28 @@ class BaseClient(ABC):
         """Nobody waits for this any more."""
 
     def put(
-        self, name: str, call: Call, schedule: Any, *, paused: bool | None = None, note: str = "", version: int | None = None,
-        call_timeout: Any = None, **policies: Any,
+        self,
+        name: str,
+        call: Call,
+        schedule: Any,
+        *,
+        paused: bool | None = None,
+        note: str = "",
+        version: int | None = None,
+        call_timeout: Any = None,
+        **policies: Any,
     ) -> JobInfo:
-        """Create or change a job by name; the answer has `result` and the resolved `spec`. `version`: only if it still is that.
+        """Create or change a job by name; the answer has `result` and the resolved `spec`.
 
         `paused`: None leaves a job as it is (a new one is active), True and False pause and resume it.
 
-        AlreadyExistsError or FailedPreconditionError when `version` differs, UnimplementedError for a policy that the
-        server doesn't know.
+        `version`: only if the job still is at that one, else AlreadyExistsError. UnimplementedError for a policy that
+        the server doesn't know.
         """
-        return self._do(self._verbs.put(name, call, schedule, paused, note, version, policies), call_timeout)
+        return self._do(self._verbs.put(name, call, schedule, policies, paused=paused, note=note, version=version), call_timeout)
 
     def put_many(self, jobs: Iterable[Job], *, timeout: Any = None) -> PutResults:
-        """Put many jobs, in frames of at most 10,000 jobs and 1 MiB, each atomic and durable. The result lists every job.
+        """Put many jobs, in frames of at most 10,000 jobs and 1 MiB, each atomic and durable. The result lists all.
 
         On an error the frames before it are done: `detail["accepted"]` counts their jobs, `detail["jobs"]` has
         [row, message] of those refused.
@@ -159,11 +168,18 @@ class BaseClient(ABC):
                 step = partial(flow.throw, e)
 
     def enqueue(
-        self, call: Call, *, delay: Any = None, at: Any = None, key: str | None = None, namespace: str = "default",
-        call_timeout: Any = None, **policies: Any,
+        self,
+        call: Call,
+        *,
+        delay: Any = None,
+        at: Any = None,
+        key: str | None = None,
+        namespace: str = "default",
+        call_timeout: Any = None,
+        **policies: Any,
     ) -> Run:
-        """Run a call once: now, after `delay` (a duration) or at an instant. The same `key` again gives the same run."""
-        run = self._do(self._verbs.enqueue(call, delay, at, key, namespace, policies), call_timeout)
+        """Run a call once: now, after `delay` (a duration) or at an instant. The same `key` gives the same run."""
+        run = self._do(self._verbs.enqueue(call, policies, delay=delay, at=at, key=key, namespace=namespace), call_timeout)
         return run if run.known else self.run(run.id, timeout=call_timeout)
 
     def get(self, name: str, *, timeout: Any = None) -> JobInfo:
@@ -185,7 +201,7 @@ class BaseClient(ABC):
         return self._do(self._verbs.pause(name, note), timeout)
 
     def resume(self, name: str, catchup: str | None = None, *, timeout: Any = None) -> JobInfo:
-        """Go on. `catchup`: skip, latest or all of what was missed; None: skip, but run a one-time job now. NotFoundError."""
+        """Go on. `catchup`: skip, latest or all of what was missed; None: skip, but a one-time job runs. NotFoundError."""
         return self._do(self._verbs.resume(name, catchup), timeout)
 
     def delete(self, name: str, *, timeout: Any = None) -> JobInfo:
@@ -193,7 +209,7 @@ class BaseClient(ABC):
         return self._do(self._verbs.delete(name), timeout)
 
     def trigger(self, name: str, key: str | None = None, *, timeout: Any = None) -> Run:
-        """Run a job now. The same `key` again gives the same run. NotFoundError, FailedPreconditionError when it is busy."""
+        """Run a job now. The same `key` gives the same run. NotFoundError, FailedPreconditionError when it is busy."""
         run = self._do(self._verbs.trigger(name, key), timeout)
         return run if run.known else self.run(run.id, timeout=timeout)
 
@@ -210,14 +226,21 @@ class BaseClient(ABC):
         return run if run.known else self.run(run_id)
 
     def runs(
-        self, job: str | None = None, state: str | None = None, since: Any = None, until: Any = None, *, skipped: bool = False,
-        limit: int | None = None, timeout: Any = None,
+        self,
+        job: str | None = None,
+        state: str | None = None,
+        since: Any = None,
+        until: Any = None,
+        *,
+        skipped: bool = False,
+        limit: int | None = None,
+        timeout: Any = None,
     ) -> Listing[Run]:
         """Runs, oldest first: of a job or a glob of names, in a state, nominal times from `since` to `until`.
 
         `skipped`: with the occurrences that made no run.
         """
-        return self._listing(self._verbs.runs(job, state, since, until, skipped, limit), timeout)
+        return self._listing(self._verbs.runs(job, state, since=since, until=until, skipped=skipped, limit=limit), timeout)
 
     def cancel(self, run_id: str, *, timeout: Any = None) -> Run:
         """End a run: at once when it waits, cooperatively and then by force when it runs. NotFoundError."""
@@ -253,9 +276,7 @@ class Client(BaseClient):
     def __init__(self, path: str | os.PathLike[str] | None = None, *, timeout: Any = TIMEOUT_S, retry_for: float = RETRY_FOR_S) -> None:
         super().__init__()
         self._timeout = call_seconds(timeout, None)
-        self._transport = Transport(
-            check_path(default_socket_path() if path is None else path), f"python client {os.getpid()}", retry_for
-        )
+        self._transport = Transport(check_path(default_socket_path() if path is None else path), f"python client {os.getpid()}", retry_for)
 
     @property
     def path(self) -> str:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .engine import Engine
-    from .turn import Command
+    from .turn import Incoming
 
 _NO_ROW: Final = 0xFFFFFFFF
 UNCHANGED, CREATED, UPDATED = 0, 1, 2
@@ -53,7 +53,7 @@ _RESULTS: Final = ("unchanged", "created", "updated")
 _HASHED: Final = re.compile(r"(?<![A-Za-z])[Hh](?![A-Za-z])")  # the H of a cron expression: another schedule for each job
 
 
-def remembered(engine: Engine, cmd: Command) -> bytes | None:
+def remembered(engine: Engine, cmd: Incoming) -> bytes | None:
     """The answer to a request id that was seen before; None for a new one. InvalidArgumentError when there is none."""
     rid = cmd.request.args.get("rid")
     if not isinstance(rid, bytes) or len(rid) != 16:
@@ -62,7 +62,7 @@ def remembered(engine: Engine, cmd: Command) -> bytes | None:
     return None if seen is None else protocol.encode_ok(cmd.request.id, msgpack.unpackb(seen[1], raw=False))
 
 
-def done(engine: Engine, cmd: Command, result: Any) -> bytes:
+def done(engine: Engine, cmd: Incoming, result: Any) -> bytes:
     """Remember the answer of a mutating verb, then send it."""
     reply = msgpack.packb(result, use_bin_type=True)
     engine.record("REPLY", {"at": engine.now.wall_us, "rid": cmd.request.args["rid"], "reply": reply})
@@ -146,7 +146,7 @@ def first_next(engine: Engine, rows: NDArray[np.uint32], spec: NDArray[np.uint32
     return param, following, cursor, state
 
 
-def put_jobs(engine: Engine, cmd: Command, names: list[bytes], payloads: list[bytes], spec: NDArray[np.uint32],
+def put_jobs(engine: Engine, cmd: Incoming, names: list[bytes], payloads: list[bytes], spec: NDArray[np.uint32],
              param: NDArray[np.int64], note: list[list[Any]], *, paused: bool | None = None) -> NDArray[np.uint8]:
     """Upsert by name; what is the same already stays untouched. Result codes."""
     keys = b"".join([job_key(n) for n in names])
@@ -186,7 +186,7 @@ def put_jobs(engine: Engine, cmd: Command, names: list[bytes], payloads: list[by
     return result
 
 
-def put(engine: Engine, cmd: Command) -> bytes:
+def put(engine: Engine, cmd: Incoming) -> bytes:
     """Upsert one job."""
     args = cmd.request.args
     name = parse_job_name(args.get("name"))
@@ -232,7 +232,7 @@ def _param(value: Any) -> int:
     return value if value == NEVER else -(-value // MS) * MS
 
 
-def put_many(engine: Engine, cmd: Command) -> bytes:
+def put_many(engine: Engine, cmd: Incoming) -> bytes:
     """Upsert a frame of jobs, all or nothing."""
     args = cmd.request.args
     names, payloads, given = args.get("names"), args.get("payload"), args.get("given")
@@ -296,12 +296,12 @@ def _specs_of(engine: Engine, given: list[Any], which: NDArray[Any], names: list
     return out
 
 
-def get(engine: Engine, cmd: Command) -> bytes:
+def get(engine: Engine, cmd: Incoming) -> bytes:
     """One job."""
     return protocol.encode_ok(cmd.request.id, reads.job(engine.state, job_row(engine, cmd.request.args)))
 
 
-def upcoming(engine: Engine, cmd: Command) -> bytes:
+def upcoming(engine: Engine, cmd: Incoming) -> bytes:
     """The next nominal times of a job."""
     row = job_row(engine, cmd.request.args)
     n = whole(cmd.request.args, "n", 1, 1_000, 1) or 1
@@ -316,7 +316,7 @@ def upcoming(engine: Engine, cmd: Command) -> bytes:
     return protocol.encode_ok(cmd.request.id, out)
 
 
-def _change(engine: Engine, cmd: Command, row: int, state: JobState, following: int, note: str) -> None:
+def _change(engine: Engine, cmd: Incoming, row: int, state: JobState, following: int, note: str) -> None:
     rows = np.array([row], np.uint32)
     cursor = engine.state.jobs.gather(rows)["cursor_us"].copy()
     engine.record("JOBS", {
@@ -326,7 +326,7 @@ def _change(engine: Engine, cmd: Command, row: int, state: JobState, following: 
     engine.arm_jobs(rows, np.array([following], np.int64))
 
 
-def pause(engine: Engine, cmd: Command) -> bytes:
+def pause(engine: Engine, cmd: Incoming) -> bytes:
     """Stop triggering until resume; open runs go on."""
     row = job_row(engine, cmd.request.args)
     note = text(cmd.request.args, "note", NOTE_MAX)
@@ -337,7 +337,7 @@ def pause(engine: Engine, cmd: Command) -> bytes:
     return done(engine, cmd, reads.job(engine.state, row))
 
 
-def resume(engine: Engine, cmd: Command) -> bytes:
+def resume(engine: Engine, cmd: Incoming) -> bytes:
     """Trigger again. What was due while paused is skipped (default), or the latest or all of it runs.
 
     A one-time job whose time passed runs now unless `skip` is given.
@@ -364,7 +364,7 @@ def resume(engine: Engine, cmd: Command) -> bytes:
     return done(engine, cmd, reads.job(engine.state, row))
 
 
-def delete(engine: Engine, cmd: Command) -> bytes:
+def delete(engine: Engine, cmd: Incoming) -> bytes:
     """Delete a job: a tombstone keeps its cursor. Open attempts may end; what waits is cancelled, nothing is retried."""
     row = job_row(engine, cmd.request.args)
     members = np.array(engine.state.runs.of_job(row), np.uint32)
@@ -387,7 +387,7 @@ def cancel_rows(engine: Engine, rows: NDArray[np.uint32]) -> None:
     engine.end_waits(rows)
 
 
-def trigger(engine: Engine, cmd: Command) -> bytes:
+def trigger(engine: Engine, cmd: Incoming) -> bytes:
     """Run a job now, with a run of its own."""
     key = text(cmd.request.args, "key", KEY_MAX)
     row = job_row(engine, cmd.request.args)
@@ -419,7 +419,7 @@ def _blocking(engine: Engine, row: int) -> str:
     return engine.state.runs.text_id(int(open_rows[-1]))
 
 
-def _known_key(engine: Engine, cmd: Command, scoped: bytes) -> bytes | None:
+def _known_key(engine: Engine, cmd: Incoming, scoped: bytes) -> bytes | None:
     """The answer when an idempotency key was used before: the run it made."""
     known = engine.state.keys.get(scoped) if scoped else None
     if known is None:
@@ -427,7 +427,7 @@ def _known_key(engine: Engine, cmd: Command, scoped: bytes) -> bytes | None:
     return done(engine, cmd, reads.run_or_stub(engine, known.run_id))
 
 
-def _new_run(engine: Engine, cmd: Command, job: int, name: bytes, spec: int, kind: Trigger, nominal: int, due: int, state: RunState,
+def _new_run(engine: Engine, cmd: Incoming, job: int, name: bytes, spec: int, kind: Trigger, nominal: int, due: int, state: RunState,
              payload: bytes, scoped: bytes) -> bytes:
     run_id = other_run_id(name, engine.now.wall_us, engine.state.meta.seq + 1, 0)
     rows = engine.record("ENQUEUE", {
@@ -441,7 +441,7 @@ def _new_run(engine: Engine, cmd: Command, job: int, name: bytes, spec: int, kin
     return done(engine, cmd, reads.run(engine.state, int(rows[0]), engine.running))
 
 
-def enqueue(engine: Engine, cmd: Command) -> bytes:
+def enqueue(engine: Engine, cmd: Incoming) -> bytes:
     """A one-time run of a task; its job is the reserved NAMESPACE/~TASK."""
     args = cmd.request.args
     namespace = text(args, "namespace", 64, "default")
@@ -464,8 +464,8 @@ def enqueue(engine: Engine, cmd: Command) -> bytes:
         blank = np.array([NEVER], np.int64)
         engine.record("PUT", {
             "at": now, "uid": cmd.uid, "name": records.Blobs([name.encode()]), "key": job_key(name.encode()),
-            "payload": records.Blobs([b""]), "spec": np.array([spec], np.uint32), "param": blank, "next": blank, "cursor": np.array([-1], np.int64),
-            "state": np.array([JobState.ACTIVE], np.uint8), "note": [],
+            "payload": records.Blobs([b""]), "spec": np.array([spec], np.uint32), "param": blank, "next": blank,
+            "cursor": np.array([-1], np.int64), "state": np.array([JobState.ACTIVE], np.uint8), "note": [],
         })
         row = engine.state.find_job(name.encode())
         assert row is not None
@@ -493,7 +493,7 @@ def parse_run_id(value: Any) -> bytes:
     return run_id
 
 
-def cancel(engine: Engine, cmd: Command) -> bytes:
+def cancel(engine: Engine, cmd: Incoming) -> bytes:
     """Cancel a run: at once when no worker holds it, else through its worker."""
     row = run_row(engine, cmd.request.args)
     rows = np.array([row], np.uint32)
@@ -529,24 +529,24 @@ def dead_rows(engine: Engine, args: dict[str, Any]) -> NDArray[np.uint32]:
     return rows[np.array([fnmatchcase(x, str(match)) for x in names], np.bool_)]
 
 
-def _settle_dead(engine: Engine, cmd: Command, event: Event) -> bytes:
+def _settle_dead(engine: Engine, cmd: Incoming, event: Event) -> bytes:
     rows = dead_rows(engine, cmd.request.args)
     if len(rows):
         engine.record("RUNS", {"at": engine.now.wall_us, "event": int(event), "run": rows})
     return done(engine, cmd, {"count": len(rows)})
 
 
-def redrive(engine: Engine, cmd: Command) -> bytes:
+def redrive(engine: Engine, cmd: Incoming) -> bytes:
     """Send dead letters back to their queues, with all their attempts anew."""
     return _settle_dead(engine, cmd, Event.REDRIVE)
 
 
-def discard(engine: Engine, cmd: Command) -> bytes:
+def discard(engine: Engine, cmd: Incoming) -> bytes:
     """Give dead letters up: they leave the list for history, as dead."""
     return _settle_dead(engine, cmd, Event.DISCARD)
 
 
-def wait(engine: Engine, cmd: Command) -> bytes:
+def wait(engine: Engine, cmd: Incoming) -> bytes:
     """Answer when the run is final or the time is over."""
     run_id = parse_run_id(cmd.request.args.get("id"))
     row = run_row(engine, cmd.request.args)
@@ -570,7 +570,7 @@ def expire_waiters(engine: Engine) -> None:
             engine.waiters[run_id] = keep
 
 
-VERBS: Final[dict[str, Callable[[Engine, Command], bytes]]] = {
+VERBS: Final[dict[str, Callable[[Engine, Incoming], bytes]]] = {
     "put": put, "put_many": put_many, "get": get, "next": upcoming, "pause": pause, "resume": resume, "delete": delete,
     "trigger": trigger, "enqueue": enqueue, "cancel": cancel, "redrive": redrive, "discard": discard, "wait": wait,
 }

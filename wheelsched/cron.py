@@ -219,7 +219,7 @@ def _hash_values(field: Field, item: str, found: re.Match[str], hash_id: str | N
 
 
 def _simple(field: Field, found: re.Match[str], values: range) -> bool:
-    """Whether croniter expands the item as the rule has it: no equal range (it takes that for the whole field), no 7."""
+    """Whether croniter expands the item as the rule has it: no equal range (it takes that for the whole field) or 7."""
     if found[1] == "*":
         return True
     return (found[2] is None or values.stop - values.start > 1) and (field is not WEEKDAY or values.stop <= 7)
@@ -468,9 +468,7 @@ def _join(field: Field, text: str) -> str:
 def _value_name(field: Field, text: str) -> str:
     if field is MONTH:
         return _MONTH_NAMES[_number(field, text, text) - 1]
-    if field is WEEKDAY:
-        return _DAY_NAMES[_number(field, text, text) % 7]
-    return str(int(text))
+    return _DAY_NAMES[_number(field, text, text) % 7] if field is WEEKDAY else str(int(text))
 
 
 def _describe_item(field: Field, item: str) -> str:

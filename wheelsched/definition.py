@@ -1,4 +1,4 @@
-"""What a job is asked to be: the API's policies as the wire's `given`, the server's check of it, and the resolved `spec`.
+"""What a job is asked to be: the API's policies as the wire's `given`, the server's check, and the resolved `spec`.
 
 `given` holds what the user asked for and nothing else. It is made by `given_from_api` in a client, checked again by
 `check_given` in the server, and filled up by `resolve`: argument > decorator (as sent with the call) > decorator (as
@@ -39,15 +39,30 @@ if TYPE_CHECKING:
     from .model import Call
 
 __all__ = [
-    "POLICIES", "UNIMPLEMENTED", "check_announced", "check_given", "check_param_us", "given_from_api", "refuse_unimplemented",
+    "POLICIES",
+    "UNIMPLEMENTED",
+    "check_announced",
+    "check_given",
+    "check_param_us",
+    "given_from_api",
+    "refuse_unimplemented",
     "resolve",
 ]
 
 # What the server refuses for now, by the name a user knows it by.
-UNIMPLEMENTED: Final = frozenset({
-    "jitter", "calendar", "heartbeat_timeout", "pause_after", "union of schedules", "after_completion",
-    "overlap buffer_latest", "overlap cancel_other", "overlap kill_other",
-})
+UNIMPLEMENTED: Final = frozenset(
+    {
+        "jitter",
+        "calendar",
+        "heartbeat_timeout",
+        "pause_after",
+        "union of schedules",
+        "after_completion",
+        "overlap buffer_latest",
+        "overlap cancel_other",
+        "overlap kill_other",
+    }
+)
 
 _COUNT_MAX: Final = 1_000_000
 _RUNS_MAX: Final = 2**31 - 1
@@ -229,7 +244,7 @@ def _api_retry(value: Any, what: str) -> dict[str, Any]:
     if not isinstance(value, Retry):
         raise InvalidArgumentError(f"{what}: Retry(...) or a number of attempts is wanted, not {type(value).__name__}")
     if isinstance(value.not_on, str) or not all(isinstance(name, str) for name in value.not_on):
-        raise InvalidArgumentError("retry not_on: a tuple of names of exception types is wanted, such as ('ValueError',)")
+        raise InvalidArgumentError("retry not_on: names of exception types are wanted, such as ('ValueError',)")
     return value.to_wire()
 
 
@@ -307,10 +322,11 @@ def _api_schedule(schedule: Any) -> tuple[dict[str, Any], int]:
 
 
 def given_from_api(call: Call, schedule: Any, policies: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-    """(`given`, `param_us`) of the wire: what was asked for, and only that. Argument > option of the call; None is "not given".
+    """(`given`, `param_us`) of the wire: what was asked for, and only that. Argument > option of the call; None is
+    "not given".
 
-    `schedule` None (enqueue) leaves the key out; a list is a union. InvalidArgumentError for an unknown policy, with the
-    nearest known name, and for values of the wrong type or out of range.
+    `schedule` None (enqueue) leaves the key out; a list is a union. InvalidArgumentError for an unknown policy, with
+    the nearest known name, and for values of the wrong type or out of range.
     """
     given: dict[str, Any] = {"task": call.task}
     param_us = NEVER
@@ -340,11 +356,12 @@ def _check_together(given: Mapping[str, Any]) -> None:
     if "schedule" not in given:
         for key in _RECURRING:
             if key in given:
-                raise InvalidArgumentError(f"{_API_NAMES[key]} goes with put: an enqueued call runs once", policy=_API_NAMES[key])
+                name = _API_NAMES[key]
+                raise InvalidArgumentError(f"{name} goes with put: an enqueued call runs once", policy=name)
 
 
 def check_given(given: Any) -> dict[str, Any]:
-    """A checked canonical copy of a `given` from the wire; nil values are left out. Without `schedule` it is an enqueue's.
+    """A checked canonical copy of a `given` from the wire without nil values; one without `schedule` is an enqueue's.
 
     InvalidArgumentError for unknown keys, wrong types and ranges; UnimplementedError for what this version doesn't do.
     """
@@ -365,7 +382,7 @@ def check_given(given: Any) -> dict[str, Any]:
 
 
 def check_param_us(schedule: Mapping[str, Any], param_us: Any) -> int:
-    """The instant of `at`, the anchor of `every` (NEVER: none), or NEVER for others. Instants are rounded up to 1 ms."""
+    """The instant of `at`, the anchor of `every` (NEVER: none), NEVER for others; instants rounded up to 1 ms."""
     kind = schedule.get("kind")
     if param_us is None or (not isinstance(param_us, bool) and param_us == NEVER):
         if kind == "at":
@@ -400,9 +417,9 @@ def check_announced(options: Any) -> dict[str, Any]:
 def resolve(given: Mapping[str, Any], announced: Mapping[str, Any] | None) -> dict[str, Any]:
     """The resolved definition of a checked `given`: given > announced (checked) > house default.
 
-    Keys: task, schedule ({"kind": "at"} for an enqueue), queue, priority, timeout_us, retry {attempts, backoff_us, factor,
-    cap_us, not_on}, overlap {policy, max}, catchup {policy, window_us, max}, start_us, end_us, max_runs, expires_after_us,
-    concurrency_key. None: no such bound.
+    Keys: task, schedule ({"kind": "at"} for an enqueue), queue, priority, timeout_us, retry {attempts, backoff_us,
+    factor, cap_us, not_on}, overlap {policy, max}, catchup {policy, window_us, max}, start_us, end_us, max_runs,
+    expires_after_us, concurrency_key. None: no such bound.
     """
     spec: dict[str, Any] = {"task": given["task"], "schedule": dict(given.get("schedule") or {"kind": "at"})}
     for key, house in _HOUSE.items():

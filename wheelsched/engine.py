@@ -31,7 +31,7 @@ from .model import (
 )
 from .schedule import ScheduleTable
 from .specs import OVERLAP_ALLOW, OVERLAP_BUFFER, SpecTable
-from .turn import ClockBack, Command, Disconnect, Effects, Now, WorkerGone
+from .turn import ClockBack, Incoming, Disconnect, Effects, Now, WorkerGone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,7 +104,7 @@ class Engine:
         if now.wall_us < self.now.wall_us:
             now = Now(self.now.wall_us, now.mono_us) if not any(isinstance(i, ClockBack) for i in inputs) else now
         self.now = now
-        finished = [i for i in inputs if isinstance(i, Command) and i.request.verb == "finish"]
+        finished = [i for i in inputs if isinstance(i, Incoming) and i.request.verb == "finish"]
         for item in finished:  # before losses: what a worker reported before it died counts
             self._command(item)
         for item in inputs:
@@ -117,7 +117,7 @@ class Engine:
         self._due()
         self._expire()
         for item in inputs:
-            if isinstance(item, Command) and item.request.verb != "finish":
+            if isinstance(item, Incoming) and item.request.verb != "finish":
                 self._command(item)
         self._take_turns()
         workers.serve_seekers(self)
@@ -150,7 +150,7 @@ class Engine:
         """Queue a reply behind everything decided so far."""
         self.effects.replies.append((conn, frame))
 
-    def _command(self, item: Command) -> None:
+    def _command(self, item: Incoming) -> None:
         request = item.request
         try:
             handler = commands.VERBS.get(request.verb) or workers.VERBS.get(request.verb)

@@ -2,146 +2,42 @@
 
 One commit is one `sync=True` LMDB transaction: data pages, fdatasync, meta page. An error in it ends the process, because after a
 failed sync a later one reports success for what was lost. Batches that wait while a sync runs are joined in the next transaction.
-
-Databases, all keys big-endian:
-
-    journal    number u64 · part u16                     -> a part of records.frame(number, CRC of the record before, body)
-    history    number u64 · part u16                     -> the same for blocks, chained on their own
-    snapshot   snapshot id u64 · chunk u64 · part u16    -> the same for chunks, each snapshot a chain from 0
-    meta       "identity" -> as in marker.json; "head" -> Head: where all chains begin and end, written by every transaction
-
-A value holds at most VALUE_MAX bytes, so that it and its page header fill 16 pages. The head names the transaction that wrote it and
-the CRC that ends each chain, so a stale page or a lost tail is seen; its own CRC covers it.
+The head, written by every transaction, names that transaction and the CRC that ends each chain, so a stale page or a lost tail is seen.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import resource
-import struct
-import sys
+import shutil
 import threading
 import uuid
-import zlib
 from collections import deque
-from dataclasses import astuple, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Final, NoReturn, Self
 
 import lmdb
 
 from . import records
-from .errors import AlreadyExistsError, ConfigError, CorruptJournalError, FailedPreconditionError, InternalError
-from .journal_dir import FORMAT, DataDirectory, advice, make_private, read_extent, storage_errors, sync_path, write_file
+from .errors import AlreadyExistsError, FailedPreconditionError, InternalError
+from .journal_dir import FORMAT, DataDirectory, Head, damage, make_private, read_extent, storage_errors, sync_path, write_file
+from .journal_env import KEY, VALUE_MAX, Store, build_env, check_file, map_size_for, open_env, page_findings
 from .memory_journal import SWEEP_MAX, Batch, Journal, MemoryJournal, Plan, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["Batch", "Head", "Journal", "LmdbJournal", "MemoryJournal", "Usage", "page_findings"]
+__all__ = ["Batch", "Journal", "LmdbJournal", "MemoryJournal", "Usage", "page_findings"]
 
-VALUE_MAX: Final = 65_520
 JOIN_BYTES: Final = 8 << 20  # queued batches are joined in one transaction up to this
 BATCH_BYTES_MAX: Final = 256 << 20  # LMDB keeps a transaction's dirty pages in memory, at most 512 MiB of them
-READ_BYTES: Final = 1 << 20  # read in one read transaction at most, but for a single longer record
-MAP_SIZE: Final = 4 << 40
 RESERVE_BYTES: Final = 64 << 20
 # A page that is allocated and freed in one transaction may lie past the end of the file and is never written: a good file can be
 # shorter than its meta page says. So before removing anything the file is made (sparsely) longer than a sweep can reach.
 HEADROOM_BYTES: Final = 16 << 20
 EXIT_FATAL: Final = 70
-_KEY: Final = struct.Struct(">QH")
-_SNAPSHOT_KEY: Final = struct.Struct(">QQH")
-_HEAD: Final = struct.Struct("<QQIQQQIQqII Q".replace(" ", ""))
-_CRC: Final = struct.Struct("<I")
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """Where everything begins and ends. `snapshot_at` is -1 without a snapshot."""
-
-    txn_id: int = 0
-    last_seq: int = 0
-    last_crc: int = 0
-    trimmed_to: int = 0
-    history_first: int = 0
-    history_next: int = 0
-    history_crc: int = 0
-    snapshot_id: int = 0
-    snapshot_at: int = -1
-    snapshot_chunks: int = 0
-    snapshot_crc: int = 0
-    next_snapshot_id: int = 1
-
-    def pack(self) -> bytes:
-        """The stored form."""
-        data = _HEAD.pack(*astuple(self))
-        return data + _CRC.pack(zlib.crc32(data))
-
-    @classmethod
-    def unpack(cls, data: bytes | None) -> Head:
-        """Read it back. CorruptJournalError."""
-        if data is None or len(data) != _HEAD.size + _CRC.size or _CRC.unpack_from(data, _HEAD.size)[0] != zlib.crc32(data[: _HEAD.size]):
-            raise CorruptJournalError("the head record is damaged")
-        return cls(*_HEAD.unpack_from(data))
-
-
-def _engine() -> dict[str, int]:
-    """The argument that pins LMDB 0.9; py-lmdb 2 has no other and takes none. ConfigError when there is no 0.9."""
-    try:
-        version, pin = lmdb.version(lib_version=0), {"lib_version": 0}
-    except TypeError:
-        version, pin = lmdb.version(), {}
-    except lmdb.Error as e:
-        raise ConfigError(f"this build of py-lmdb has no LMDB 0.9: {e}") from e
-    if tuple(version[:2]) != (0, 9):
-        raise ConfigError(f"LMDB 0.9 is needed, this is {version}")
-    return pin
-
-
-def _map_size(wanted: int | None) -> int:
-    """Bytes of address space: as wanted, or 4 TiB, or half of what RLIMIT_AS leaves."""
-    if wanted is not None:
-        return wanted
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit == resource.RLIM_INFINITY:
-        return MAP_SIZE
-    used = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
-    return max(1 << 20, min(MAP_SIZE, (limit - used) // 2 & ~0xFFFFF))
-
-
-def _open_env(path: Path, map_size: int, *, readonly: bool = False) -> Any:
-    return lmdb.open(
-        os.fspath(path), map_size=map_size, max_dbs=8, mode=0o600, create=False, readonly=readonly, sync=True, metasync=True,
-        writemap=False, map_async=False, lock=not readonly, readahead=True, **_engine(),
-    )
-
-
-def _build_env(path: Path, identity: bytes) -> None:
-    """A new environment: every database, the identity and an empty head, in one transaction."""
-    env = _open_env(path, 16 << 20)
-    try:
-        with env.begin(write=True) as txn:
-            for name in (b"journal", b"history", b"snapshot"):
-                env.open_db(name, txn=txn)
-            meta = env.open_db(b"meta", txn=txn)
-            txn.put(b"identity", identity, db=meta)
-            txn.put(b"head", Head(txn_id=txn.id()).pack(), db=meta)
-    finally:
-        env.close()
-
-
-def page_findings(data_path: Path) -> list[str] | None:
-    """What is wrong with the pages of a data file that nobody writes; None when this py-lmdb can't check. Never maps the file."""
-    try:
-        from lmdb import verify  # noqa: PLC0415 - new in py-lmdb 3
-    except ImportError:
-        return None
-    try:
-        return [f"{data_path.name}: {text}" for text in verify.verify(os.fspath(data_path))]
-    except verify.VerifyError as e:
-        return [f"{data_path.name}: {e}"]
 
 
 def _end_process(error: BaseException) -> NoReturn:
@@ -151,15 +47,20 @@ def _end_process(error: BaseException) -> NoReturn:
     os._exit(EXIT_FATAL)
 
 
+def _removes(batch: Batch) -> bool:
+    """Whether something stored is no longer needed after it."""
+    return batch.snapshot_begin is not None or batch.snapshot_end or batch.trim_to is not None or batch.drop_history is not None
+
+
 class LmdbJournal:
     """The Journal of one data directory. One thread calls; commits of submitted batches run in a second one, which does nothing else."""
 
-    def __init__(self, directory: DataDirectory, env: Any, on_fatal: Callable[[BaseException], object] | None) -> None:
+    def __init__(self, directory: DataDirectory, env: lmdb.Environment, on_fatal: Callable[[BaseException], object] | None) -> None:
         """Only `open` calls this."""
         self._dir = directory
         self._env = env
         self._on_fatal = on_fatal or _end_process
-        self._dbs = {name: env.open_db(name.encode(), create=False) for name in ("journal", "history", "snapshot", "meta")}
+        self._store = Store(directory.path, env)
         self._head = Head()
         self._plan = Plan()
         self._building: tuple[int, int, int, int] | None = None  # id, position, chunks, CRC; belongs to whoever holds _writing
@@ -171,7 +72,7 @@ class LmdbJournal:
         self._writing = threading.Lock()
         self._tokens: SimpleQueue[bool] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._event_fd = -1
         self.map_size: int = env.info()["map_size"]
 
     @classmethod
@@ -194,19 +95,19 @@ class LmdbJournal:
         place = DataDirectory(directory, create=create, reserve_bytes=reserve_bytes, low_water_bytes=low_water)
         try:
             identity: dict[str, object] = {"uuid": str(uuid.uuid4()), "format": FORMAT, "lib_version": 0}
-            unproved = place.prepare(_build_env, identity, create=create)
-            _check_file(place)
+            unproved = place.prepare(build_env, identity, create=create)
+            check_file(place)
             try:
-                env = _open_env(place.env_path, _map_size(map_size))
+                env = open_env(place.env_path, map_size_for(map_size))
             except lmdb.Error as e:
-                raise _damage(place, f"LMDB can't open it: {e}") from e
+                raise damage(place.path, f"LMDB can't open it: {e}") from e
             try:
                 journal = cls(place, env, on_fatal)
                 journal._read_head(unproved=unproved)
             except BaseException as e:
                 env.close()
                 if isinstance(e, lmdb.Error):
-                    raise _damage(place, f"LMDB can't read it: {e}") from e
+                    raise damage(place.path, f"LMDB can't read it: {e}") from e
                 raise
         except BaseException:
             place.release()
@@ -216,25 +117,24 @@ class LmdbJournal:
     def _read_head(self, *, unproved: bool) -> None:
         """Check identity, head and position, and take up what they say."""
         self._env.reader_check()
-        with self._env.begin() as txn:
-            identity = txn.get(b"identity", db=self._dbs["meta"])
-            head = self._head_of(txn)
-        found = _json(identity)
+        identity, head = self._store.identity(), self._store.head()
+        found = json.loads(identity) if identity else None
         if unproved:
             if head != Head(txn_id=head.txn_id) or not isinstance(found, dict):
-                raise _damage(self._dir, "marker.json is missing")
+                raise damage(self._dir.path, "marker.json is missing")
             self._dir.write_marker(found)
         elif found != self._dir.identity:
-            raise _damage(self._dir, f"the data file belongs to another directory: {found}, marker.json says {self._dir.identity}")
+            raise damage(self._dir.path, f"the data file belongs to another directory: {found}, marker.json says {self._dir.identity}")
         if head.txn_id != self._env.info()["last_txnid"]:
-            raise _damage(self._dir, f"the head record is of transaction {head.txn_id}, not {self._env.info()['last_txnid']}")
+            raise damage(self._dir.path, f"the head record is of transaction {head.txn_id}, not {self._env.info()['last_txnid']}")
         seq, crc = self._dir.read_position()
         if head.last_seq < seq or (head.last_seq == seq and head.last_crc != crc):
-            raise _damage(self._dir, f"it ends with record {head.last_seq}, but record {seq} was on disk: an older copy?")
+            raise damage(self._dir.path, f"it ends with record {head.last_seq}, but record {seq} was on disk: an older copy?")
         self._head = head
         self._plan = Plan(head.last_seq, None if head.snapshot_at < 0 else head.snapshot_at, None, head.history_next)
         self._dir.write_position(head.last_seq, head.last_crc)
         self._dir.restore_reserve()
+        self._event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     # What is there
 
@@ -254,58 +154,36 @@ class LmdbJournal:
         return str(self._dir.identity["uuid"])
 
     def snapshot(self) -> tuple[int, Iterator[bytes]] | None:
-        """Position and chunks of the current snapshot. While iterating: CorruptJournalError; FailedPreconditionError once another is current."""
+        """Position and chunks of the current snapshot. Iterating raises CorruptJournalError; FailedPreconditionError once replaced."""
         self._check_open()
         head = self._head
         if head.snapshot_at < 0:
             return None
-        return head.snapshot_at, self._chunks(head)
-
-    def _chunks(self, head: Head) -> Iterator[bytes]:
-        crc = 0
-        prefix = head.snapshot_id.to_bytes(8, "big")
-        for number, framed in self._items("snapshot", prefix, 0, head.snapshot_chunks):
-            chunk, crc = self._unframe("snapshot chunk", framed, number, crc)
-            yield chunk
-        if crc != head.snapshot_crc:
-            raise _damage(self._dir, f"snapshot {head.snapshot_at}: it ends with another checksum than the head says")
+        return head.snapshot_at, self._store.chunks(head)
 
     def replay(self, after: int) -> Iterator[tuple[int, bytes]]:
         """(number, body) of the records on disk above `after`, in order. CorruptJournalError for damage, gaps and trimmed ones."""
         self._check_open()
         head = self._head
         if not head.trimmed_to <= after <= head.last_seq:
-            raise _damage(self._dir, f"records from {after + 1} on are needed, {head.trimmed_to + 1} to {head.last_seq} are there")
-        return self._records(after, head)
-
-    def _records(self, after: int, head: Head) -> Iterator[tuple[int, bytes]]:
-        crc: int | None = None if after else 0
-        if after > head.trimmed_to:  # the record before is there, so the chain can be checked from it on
-            for seq, framed in self._items("journal", b"", after, after + 1):
-                _, crc = self._unframe("record", framed, seq, None)
-        for seq, framed in self._items("journal", b"", after + 1, head.last_seq + 1):
-            body, crc = self._unframe("record", framed, seq, crc)
-            yield seq, body
-        if head.last_seq > head.trimmed_to and crc != head.last_crc:
-            raise _damage(self._dir, f"record {head.last_seq} is not the one that was written last")
+            raise damage(self._dir.path, f"records from {after + 1} on are needed, {head.trimmed_to + 1} to {head.last_seq} are there")
+        return self._store.records(after, head)
 
     def history_blocks(self, start: int = 0, *, reverse: bool = False) -> Iterator[tuple[int, bytes]]:
-        """(number, block) from `start` on, upwards, or with `reverse` from the newest down to `start`; those dropped meanwhile are left out.
+        """(number, block) from `start` on, upwards, or with `reverse` from the newest down to `start`; without those dropped meanwhile.
 
         No read transaction is open between two blocks. CorruptJournalError.
         """
         self._check_open()
-        end = self._head.history_next
-        if reverse:
-            for number in range(end - 1, start - 1, -1):
-                if number < self._head.history_first:
-                    return
-                for _, framed in self._items("history", b"", number, number + 1):
-                    yield number, self._unframe("history block", framed, number, None)[0]
+        head = self._head
+        start = max(start, head.history_first)
+        if not reverse:
+            yield from self._store.blocks(start, head)
             return
-        crc: int | None = None
-        for number, framed in self._items("history", b"", max(start, self._head.history_first), end):
-            block, crc = self._unframe("history block", framed, number, crc)
+        for number in range(head.history_next - 1, start - 1, -1):
+            block = self._store.block(number)
+            if block is None:
+                return
             yield number, block
 
     def history_range(self) -> tuple[int, int]:
@@ -315,11 +193,7 @@ class LmdbJournal:
     def usage(self) -> Usage:
         """Space used and left. `full` without the reserve, or when disk or map has less room than the low-water mark."""
         self._check_open()
-        with self._env.begin() as txn:
-            stats = [self._env.stat(), *(txn.stat(db) for db in self._dbs.values())]
-        page = stats[0]["psize"]
-        live = page * (2 + sum(s["branch_pages"] + s["leaf_pages"] + s["overflow_pages"] for s in stats))
-        used = page * (self._env.info()["last_pgno"] + 1)
+        live, used = self._store.live_bytes()
         # Free pages inside the file are used again, but not all: long values need neighbours.
         reusable = max(0, used - live) // 2
         free = self._dir.free_bytes()
@@ -350,10 +224,10 @@ class LmdbJournal:
     def _take(self, batch: Batch) -> int:
         self._check_open()
         assert batch.size() <= BATCH_BYTES_MAX, ("batch too long", batch.size())
-        last_seq = self._plan.take(batch)
         if self._loading:
-            self._loading = False
             self._dir.note("serving")
+            self._loading = False
+        last_seq = self._plan.take(batch)
         self._queue.append(batch)
         return last_seq
 
@@ -384,7 +258,7 @@ class LmdbJournal:
             while self._queue and size + self._queue[0].size() <= JOIN_BYTES:
                 size += self._queue[0].size()
                 batches.append(self._queue.popleft())
-            if self._sweeping or any(b.trim_to is not None or b.drop_history is not None for b in batches):
+            if self._sweeping or any(map(_removes, batches)):
                 self._make_headroom(size)
             with self._env.begin(write=True) as txn:
                 head = self._head
@@ -393,7 +267,7 @@ class LmdbJournal:
                 if self._sweeping:
                     self._sweeping = self._sweep(txn, head)
                 head = replace(head, txn_id=txn.id())
-                txn.put(b"head", head.pack(), db=self._dbs["meta"])
+                txn.put(b"head", head.pack(), db=self._store.dbs["meta"])
             self._head = head
             os.eventfd_write(self._event_fd, 1)
         except BaseException as e:  # noqa: BLE001 - whatever it is, what is on disk is not known any more
@@ -401,7 +275,7 @@ class LmdbJournal:
             self._queue.clear()
             self._on_fatal(e)
 
-    def _write(self, txn: Any, head: Head, batch: Batch) -> Head:
+    def _write(self, txn: lmdb.Transaction, head: Head, batch: Batch) -> Head:
         crc = head.last_crc
         if batch.records:
             crc = self._put(txn, "journal", b"", head.last_seq + 1, crc, batch.records)
@@ -432,20 +306,20 @@ class LmdbJournal:
             self._sweeping = True
         return head
 
-    def _put(self, txn: Any, name: str, prefix: bytes, number: int, crc: int, bodies: list[bytes]) -> int:
+    def _put(self, txn: lmdb.Transaction, name: str, prefix: bytes, number: int, crc: int, bodies: list[bytes]) -> int:
         """Append the framed bodies in parts; the CRC of the last."""
-        items = []
+        items: list[tuple[bytes, bytes | memoryview]] = []
         for seq, body in enumerate(bodies, number):
             framed, crc = records.frame(seq, crc, body)
             assert len(framed) == records.HEADER_SIZE + len(body)
             parts = range(0, len(framed), VALUE_MAX)
             assert len(parts) <= 0xFFFF
             if len(parts) == 1:
-                items.append((prefix + _KEY.pack(seq, 0), framed))
+                items.append((prefix + KEY.pack(seq, 0), framed))
             else:
                 view = memoryview(framed)
-                items += [(prefix + _KEY.pack(seq, i), view[at : at + VALUE_MAX]) for i, at in enumerate(parts)]
-        with txn.cursor(self._dbs[name]) as cursor:
+                items += [(prefix + KEY.pack(seq, i), view[at : at + VALUE_MAX]) for i, at in enumerate(parts)]
+        with txn.cursor(self._store.dbs[name]) as cursor:
             _, added = cursor.putmulti(items, append=True)
         if added != len(items):
             raise InternalError(f"{name} {number}: only {added} of {len(items)} values are new: something is there already")
@@ -454,15 +328,16 @@ class LmdbJournal:
     def _make_headroom(self, size: int) -> None:
         """See HEADROOM_BYTES. The commit's own sync makes the new length durable before its meta page."""
         needed = (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"] + 2 * size + HEADROOM_BYTES
+        needed += -needed % (1 << 20)
         if self._dir.data_path.stat().st_size < needed:
             os.truncate(self._dir.data_path, needed)
 
-    def _sweep(self, txn: Any, head: Head) -> bool:
+    def _sweep(self, txn: lmdb.Transaction, head: Head) -> bool:
         """Remove what is trimmed, dropped or replaced, oldest first; whether more is left."""
         left = SWEEP_MAX
         keep = {head.snapshot_id, *(self._building[:1] if self._building else ())}
         for name, size, first_kept in (("journal", 8, head.trimmed_to + 1), ("history", 8, head.history_first), ("snapshot", 8, -1)):
-            with txn.cursor(self._dbs[name]) as cursor:
+            with txn.cursor(self._store.dbs[name]) as cursor:
                 found = cursor.first()
                 while found:
                     number = int.from_bytes(cursor.key()[:size], "big")
@@ -477,71 +352,6 @@ class LmdbJournal:
                     left -= 1
                     found = bool(cursor.key())
         return False
-
-    # Reading
-
-    def _head_of(self, txn: Any) -> Head:
-        try:
-            return Head.unpack(txn.get(b"head", db=self._dbs["meta"]))
-        except CorruptJournalError as e:
-            raise _damage(self._dir, e.message) from e
-
-    def _items(self, name: str, prefix: bytes, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """(number, framed bytes) of start <= number < end, a bounded read transaction at a time. CorruptJournalError for a gap."""
-        while start < end:
-            self._check_open()
-            head, found = self._load(name, prefix, start, end)
-            if prefix and int.from_bytes(prefix, "big") != head.snapshot_id:
-                raise FailedPreconditionError("the snapshot was replaced while it was read")
-            if name == "history" and start < head.history_first:
-                start = head.history_first
-                continue
-            for number, framed in found:
-                if number != start:
-                    break
-                yield number, framed
-                start += 1
-            else:
-                if found:
-                    continue
-            raise _damage(self._dir, f"{name} {start} is missing", seq=start)
-
-    def _load(self, name: str, prefix: bytes, start: int, end: int) -> tuple[Head, list[tuple[int, bytes]]]:
-        """The head, and numbered items from `start` on until READ_BYTES are full, all from one read transaction."""
-        found: list[tuple[int, bytes]] = []
-        parts: list[bytes] = []
-        size = 0
-        number = start
-        try:
-            with self._env.begin() as txn, txn.cursor(self._dbs[name]) as cursor:
-                head = self._head_of(txn)
-                if cursor.set_range(prefix + _KEY.pack(start, 0)):
-                    for key, value in cursor.iternext():
-                        if len(key) != len(prefix) + _KEY.size or key[: len(prefix)] != prefix:
-                            break
-                        n, part = _KEY.unpack_from(key, len(prefix))
-                        if part == 0:
-                            if parts:
-                                found.append((number, parts[0] if len(parts) == 1 else b"".join(parts)))
-                                parts = []
-                            if n >= end or size >= READ_BYTES:
-                                break
-                            number = n
-                        if n != number or part != len(parts):
-                            raise _damage(self._dir, f"{name} {number}: part {len(parts)} is missing", seq=number)
-                        parts.append(value)
-                        size += len(value)
-        except lmdb.Error as e:
-            raise _damage(self._dir, f"{name} {number} can't be read: {e}", seq=number) from e
-        if parts:
-            found.append((number, parts[0] if len(parts) == 1 else b"".join(parts)))
-        return head, found
-
-    def _unframe(self, what: str, framed: bytes, number: int, crc: int | None) -> tuple[bytes, int]:
-        try:
-            return records.unframe(framed, number, crc)
-        except CorruptJournalError as e:
-            raise _damage(self._dir, f"{what} {number} is damaged, those before it are whole: {e.message}", seq=number) from e
 
     # Care
 
@@ -558,31 +368,8 @@ class LmdbJournal:
         self._check_open()
         with self._writing:
             pages = page_findings(self._dir.data_path)
-            if pages:  # LMDB aborts the process on some damaged pages, so the rest stays unread
-                return pages
-            head = self._head
-            findings = []
-            for check in (
-                lambda: self._drain(self._records(head.trimmed_to, head)),
-                lambda: self._drain(self._chunks(head)) if head.snapshot_at >= 0 else None,
-                lambda: self._verify_history(head),
-            ):
-                try:
-                    check()
-                except CorruptJournalError as e:
-                    findings.append(e.message)
-        return findings
-
-    def _drain(self, items: Iterator[object]) -> None:
-        for _ in items:
-            pass
-
-    def _verify_history(self, head: Head) -> None:
-        crc: int | None = None if head.history_first else 0
-        for number, framed in self._items("history", b"", head.history_first, head.history_next):
-            _, crc = self._unframe("history block", framed, number, crc)
-        if head.history_first < head.history_next and crc != head.history_crc:
-            raise _damage(self._dir, f"history block {head.history_next - 1} is not the one that was written last")
+            # LMDB aborts the process on some damaged pages, so the rest stays unread then.
+            return pages or self._store.findings(self._head)
 
     def backup(self, dest: str | os.PathLike[str]) -> None:
         """A copy in the new directory `dest`, checked before it gets its name. The state is that of one commit; commits go on meanwhile.
@@ -601,7 +388,7 @@ class LmdbJournal:
                 new.rename(target)
                 sync_path(target.parent)
             except BaseException:
-                _remove_tree(new)
+                shutil.rmtree(new)
                 raise
 
     def _copy(self, new: Path) -> None:
@@ -612,7 +399,7 @@ class LmdbJournal:
             self._env.copyfd(fd)
             os.fsync(fd)
         except lmdb.Error as e:
-            raise _damage(self._dir, f"LMDB can't copy it: {e}") from e
+            raise damage(self._dir.path, f"LMDB can't copy it: {e}") from e
         finally:
             os.close(fd)
         extent = read_extent(path)
@@ -627,26 +414,28 @@ class LmdbJournal:
         finally:
             copy.close()
         if findings:
-            raise _damage(self._dir, f"the copy is damaged, so the journal is: {'; '.join(findings[:5])}")
+            raise damage(self._dir.path, f"the copy is damaged, so the journal is: {'; '.join(findings[:5])}")
 
     def close(self) -> None:
         """Make durable what was submitted, and release everything. Does nothing the second time."""
         if self._closed:
             return
-        if self._error is None:
-            with self._writing:
-                while self._queue and self._error is None:
-                    self._commit()
+        with self._writing:
+            while self._queue and self._error is None:
+                self._commit()
         self._closed = True
         if self._thread is not None:
             self._tokens.put(False)
             self._thread.join()
+        self._store.closed = True
         self._env.close()
-        if self._error is None:
-            self._dir.write_position(self._head.last_seq, self._head.last_crc)
-            self._dir.note("closed")
-        os.close(self._event_fd)
-        self._dir.release()
+        try:
+            if self._error is None:
+                self._dir.write_position(self._head.last_seq, self._head.last_crc)
+                self._dir.note("closed")
+        finally:
+            os.close(self._event_fd)
+            self._dir.release()
 
     def __enter__(self) -> Self:
         return self

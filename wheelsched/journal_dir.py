@@ -17,7 +17,9 @@ import json
 import os
 import shutil
 import struct
+import zlib
 from contextlib import contextmanager
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -26,21 +28,56 @@ from .errors import CorruptJournalError, LockedError, NotFoundError, StorageFull
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["FORMAT", "DataDirectory", "Extent", "advice", "read_extent"]
+__all__ = [
+    "FORMAT", "DataDirectory", "Extent", "Head", "damage", "make_private", "read_extent", "storage_errors", "sync_path", "write_file",
+]
 
 FORMAT: Final = 1  # layout of directory and databases; raised by any change
 _MAGIC: Final = 0xBEEFC0DE
 _DATA_VERSION: Final = 1  # LMDB 0.9
+_HEAD: Final = struct.Struct("<QQIQQQIQqIIQ")
+_CRC: Final = struct.Struct("<I")
 # A page header of 16 bytes, then of MDB_meta: magic, version, address, map size, page size, …, last page number, transaction number.
 _META: Final = struct.Struct("=16xIIQQI92xQQ")
 
 
-def advice(directory: str) -> str:
-    """What a person does about damage."""
-    return (
-        f"Nothing was changed. Look with 'wheelsched admin verify {directory}', rescue what is whole with "
-        f"'wheelsched admin salvage {directory} NEW'."
+def damage(directory: Path, what: str, **detail: object) -> CorruptJournalError:
+    """The error for a damaged journal, with what a person does about it."""
+    return CorruptJournalError(
+        f"the journal in {directory} is damaged: {what}. Nothing was changed. Look with 'wheelsched admin verify {directory}', "
+        f"rescue what is whole with 'wheelsched admin salvage {directory} NEW'.",
+        **detail,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Where everything begins and ends. `snapshot_at` is -1 without a snapshot."""
+
+    txn_id: int = 0
+    last_seq: int = 0
+    last_crc: int = 0
+    trimmed_to: int = 0
+    history_first: int = 0
+    history_next: int = 0
+    history_crc: int = 0
+    snapshot_id: int = 0
+    snapshot_at: int = -1
+    snapshot_chunks: int = 0
+    snapshot_crc: int = 0
+    next_snapshot_id: int = 1
+
+    def pack(self) -> bytes:
+        """The stored form."""
+        data = _HEAD.pack(*astuple(self))
+        return data + _CRC.pack(zlib.crc32(data))
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Head:
+        """Read it back. CorruptJournalError."""
+        if len(data) != _HEAD.size + _CRC.size or _CRC.unpack_from(data, _HEAD.size)[0] != zlib.crc32(data[: _HEAD.size]):
+            raise CorruptJournalError("the head record is damaged")
+        return cls(*_HEAD.unpack_from(data))
 
 
 class Extent:
@@ -99,7 +136,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def sync_path(path: Path) -> None:
-    """fsync a file or directory by name."""
+    """Sync a file or directory by name."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -197,10 +234,10 @@ class DataDirectory:
         if marker.exists():
             self._read_marker(marker)
             if not self.data_path.exists():
-                raise CorruptJournalError(f"{self.data_path} is missing, and {marker} says that it was there. {advice(str(self.path))}")
+                raise damage(self.path, f"{self.data_path} is missing, and {marker} says that it was there")
             return False
         if (self.path / "position").exists():
-            raise CorruptJournalError(f"{marker} is missing in a data directory that was in use. {advice(str(self.path))}")
+            raise damage(self.path, f"{marker} is missing, and {self.path} was in use")
         if self.env_path.exists():
             return True  # a start that died between the last two steps below, or a marker that was lost
         if not create:
@@ -222,7 +259,7 @@ class DataDirectory:
             identity = json.loads(marker.read_bytes())
             known = identity["format"]
         except (ValueError, KeyError, TypeError) as e:
-            raise CorruptJournalError(f"{marker} can't be read: {e}. {advice(str(self.path))}") from e
+            raise damage(self.path, f"{marker} can't be read: {e}") from e
         if known != FORMAT:
             raise CorruptJournalError(f"{marker}: format {known}; this program reads {FORMAT}")
         self.identity = identity
@@ -240,7 +277,7 @@ class DataDirectory:
         try:
             seq, crc = map(int, path.read_bytes().split())
         except ValueError as e:
-            raise CorruptJournalError(f"{path} can't be read: {e}. {advice(str(self.path))}") from e
+            raise damage(self.path, f"{path} can't be read: {e}") from e
         return seq, crc
 
     def write_position(self, seq: int, crc: int) -> None:

@@ -50,7 +50,8 @@ def run_fields(f: Any, name: str, task: str, queue: str, result: bytes, history:
     skipped = state is RunState.SKIPPED
     return {
         "id": f"{int(f['id_high']):016x}{int(f['id_low']):016x}", "job": display_name(name),
-        "trigger": Trigger(int(f["trigger"])).name.lower(), "task": task, "queue": queue, "scheduled_us": int(f["nominal_us"]), "created_us": int(f["created_us"]),
+        "trigger": Trigger(int(f["trigger"])).name.lower(), "task": task, "queue": queue,
+        "scheduled_us": int(f["nominal_us"]), "created_us": int(f["created_us"]),
         "queued_us": int(f["queued_us"]) or None, "started_us": int(f["started_us"]) or None, "ended_us": int(f["ended_us"]) or None,
         "next_us": int(f["due_us"]) if waiting else None, "state": shown,
         "reason": Reason(int(f["reason"])).name.lower() if f["reason"] else None, "attempt": spent, "token": int(f["token"]) or None,

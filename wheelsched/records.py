@@ -1,7 +1,8 @@
 """Format of journal records: frame, columns, and the list of kinds.
 
 Frame (little-endian, HEADER_SIZE bytes): length of the body u32 · CRC-32 of all that follows u32 · VERSION u16 · 0 u16 ·
-sequence number u64 · CRC of the record before u32. The chain of CRCs makes a missing, swapped or stale record visible, which LMDB alone does not.
+sequence number u64 · CRC of the record before u32. The chain of CRCs makes a missing, swapped or stale record visible, which
+LMDB alone does not.
 
 Body: MessagePack [kind, {field: value}]. A field is plain data, or a *column*: an extension (type 1) that holds an array of
 numbers, one for each run or job of the batch. A column picks the shortest of three codings, told by its first byte:

@@ -20,7 +20,6 @@ from .model import (
     INSTANT_MAX_US,
     MS,
     NEVER,
-    format_duration,
     parse_duration,
     parse_instant,
 )
@@ -48,6 +47,7 @@ ASK_MAX: Final = 1_000_000  # instants one call gives
 _GAP_CODES: Final = {"skip": 0, "run_after": 1, "shift": 2}
 _GAP_RULE: Final = 3  # run_after, but nothing is made up for a clock correction of 3 h and more
 _OVERLAP_CODES: Final = {"first": 0, "second": 1, "both": 2}
+_SHORTEST: Final = f"{EVERY_MIN_US // MS}ms"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _BEGIN_US: Final = -(2**63)
 _MANUAL_ADVICE: Final = "it never fires; for a job that runs only when triggered use Manual()"
@@ -166,7 +166,7 @@ class Cron:
         return [(_EPOCH + timedelta(microseconds=us)).astimezone(zone) for us in instants]
 
 
-def _masks(  # noqa: PLR0917 - the fields of Cron in its order
+def _masks(
     expr: Any, seconds: Any, day_or: Any, hash_id: str | None, dst_gap: Any, dst_overlap: Any
 ) -> Masks:
     """The masks of an expression whose options are right as well; ScheduleError otherwise."""
@@ -189,16 +189,15 @@ def _offline_table(cron: Cron) -> tuple[CronTable, int]:
 
     table = CronTable()
     zone = _offline_zones().get(cron.tz)
-    index = table.add_zone(zone.at_s, zone.offset_s, zone.cycle)
+    number = table.add_zone(zone.at_s, zone.offset_s, zone.cycle)
     masks = parse(cron.expr, cron.seconds, cron.day_or, cron.hash_id)
-    return table, table.add(*_columns(masks), index, *_dst_codes(masks, cron.dst_gap, cron.dst_overlap))
+    return table, table.add(*_columns(masks), number, *_dst_codes(masks, cron.dst_gap, cron.dst_overlap))
 
 
 def _dst_codes(masks: Masks, dst_gap: str | None, dst_overlap: str | None) -> tuple[int, int]:
     """The numbers that `_cron` takes; None becomes the default rule."""
     gap = (0 if masks.wild else _GAP_RULE) if dst_gap is None else _GAP_CODES[dst_gap]
-    overlap = _OVERLAP_CODES[("both" if masks.wild else "first") if dst_overlap is None else dst_overlap]
-    return gap, overlap
+    return gap, _OVERLAP_CODES[("both" if masks.wild else "first") if dst_overlap is None else dst_overlap]
 
 
 def _columns(masks: Masks) -> tuple[int, int, int, bytes, int, bytes | None]:
@@ -226,8 +225,7 @@ class Every:
         except InvalidArgumentError as e:
             raise ScheduleError(e.message) from None
         if every_us < EVERY_MIN_US or every_us % MS:
-            shortest = format_duration(EVERY_MIN_US)
-            raise ScheduleError(f"every: {self.every!r} is given; allowed: whole milliseconds from {shortest} on")
+            raise ScheduleError(f"every: {self.every!r} is given; allowed: whole milliseconds from {_SHORTEST} on")
         if not isinstance(self.after_completion, bool):
             raise ScheduleError(f"after_completion: True or False is wanted, not {str(self.after_completion)[:60]}")
         object.__setattr__(self, "every_us", every_us)
@@ -368,8 +366,7 @@ def _check_wire(wire: Any) -> str:
     if missing:
         raise ScheduleError(f"schedule: kind {kind} lacks {', '.join(missing)}")
     if kind == "every" and not EVERY_MIN_US <= wire["every_us"] <= DURATION_MAX_US:
-        shortest = format_duration(EVERY_MIN_US)
-        raise ScheduleError(f"every: {wire['every_us']} µs is out of range; allowed: {shortest} to 100 years")
+        raise ScheduleError(f"every: {wire['every_us']} µs is out of range; allowed: {_SHORTEST} to 100 years")
     return str(kind)
 
 
@@ -479,7 +476,7 @@ class ScheduleTable:
             return _every_prev(a, anchor_us, before_us)
         return anchor_us if kind == KIND_AT and anchor_us < before_us else NEVER
 
-    def count_between(  # noqa: PLR0917 - a range of one job, in the order of next_one
+    def count_between(
         self, kind: int, a: int, anchor_us: int, after_us: int, until_us: int, limit: int
     ) -> tuple[int, int, int]:
         """How many nominal instants lie in (after, until], at most `limit`; the first and the last of all of them.

@@ -22,7 +22,7 @@ from .errors import StorageFullError, UnavailableError, WheelschedError
 from .lags import Histogram
 from .model import NEVER, US, Outcome
 from .protocol import MUTATING, Request
-from .turn import ClockBack, Command, Disconnect, Effects, WorkerGone
+from .turn import ClockBack, Incoming, Disconnect, Effects, WorkerGone
 
 if TYPE_CHECKING:
     from .config import Config
@@ -175,7 +175,7 @@ class Server:
                 elif request.verb in MUTATING and (full or self.stopping):
                     engine.reply(connection.number, protocol.encode_error(request.id, self._refusal(full)))
                 else:
-                    inputs.append(Command(connection.number, request, connection.uid))
+                    inputs.append(Incoming(connection.number, request, connection.uid))
         effects = engine.step(now, inputs)
         for connection, request in lookups:
             effects.replies.append((connection.number, self._look_up(request)))
@@ -270,7 +270,7 @@ class Server:
         del self.events[fd]
         connection.close()
         # A completion that was sent before the peer went counts; other requests of nobody are dropped.
-        self.inputs += [Command(connection.number, r, connection.uid) for r in connection.requests if r.verb == "finish"]
+        self.inputs += [Incoming(connection.number, r, connection.uid) for r in connection.requests if r.verb == "finish"]
         if not connection.trusted:  # the pool tells of its own executors
             self.inputs.append(Disconnect(connection.number))
 

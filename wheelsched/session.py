@@ -1,4 +1,4 @@
-"""One client's open requests across connections, sans-IO: both clients drive this and add nothing but sockets and waiting.
+"""One client's open requests across connections, sans-IO: the clients drive this and add but sockets and waiting.
 
 A request is encoded once. When a connection is lost, what is still open goes out again on the next one with the same
 bytes, so with the same `rid`: the server does it once. Time (`now`, seconds, monotonic) is an argument.
@@ -11,28 +11,15 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from .errors import (
-    DeadlineExceededError,
-    InvalidArgumentError,
-    PermissionDeniedError,
-    UnavailableError,
-    WheelschedError,
-)
-from .protocol import (
-    MUTATING,
-    REPLY_MAX,
-    VERSION,
-    FrameReader,
-    encode_request,
-    parse_reply,
-)
+from .errors import DeadlineExceededError, InvalidArgumentError, PermissionDeniedError, UnavailableError, WheelschedError
+from .protocol import MUTATING, REPLY_MAX, VERSION, FrameReader, encode_request, parse_reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .protocol import Reply
 
-__all__ = ["PIPELINE_MAX", "Ask", "Open", "Session", "backoff_s", "connect_error", "deadline_error"]
+__all__ = ["PIPELINE_MAX", "Ask", "Open", "Session", "backoff_s", "connect_error"]
 
 T = TypeVar("T")
 
@@ -44,7 +31,7 @@ _BACKOFF_S_MAX: Final = 1.0
 
 def backoff_s(failures: int) -> float:
     """Seconds to wait after so many failures in a row: none, 0.02, then doubled each time, at most 1."""
-    return min(_BACKOFF_S * 2.0 ** (failures - 1), _BACKOFF_S_MAX) if 0 < failures < 10 else _BACKOFF_S_MAX if failures else 0.0
+    return min(_BACKOFF_S * 2.0 ** min(failures - 1, 10), _BACKOFF_S_MAX) if failures else 0.0
 
 
 def _retry_seconds(value: float) -> float:
@@ -103,13 +90,6 @@ def connect_error(path: str, error: OSError) -> WheelschedError:
     return UnavailableError(f"no connection to {path}: {error.strerror or error}", path=path)
 
 
-def deadline_error(opened: Open[Any], path: str, seconds: float | None) -> DeadlineExceededError:
-    """The error of a request that got no answer in time."""
-    return DeadlineExceededError(
-        f"{opened.ask.verb}: no answer from {path} in {max(0.0, seconds or 0.0):g} s; it may have been done", path=path
-    )
-
-
 class Session:
     """Requests in, bytes out; bytes in, answers out. The driver makes connections when `connect_at` has come."""
 
@@ -139,7 +119,7 @@ class Session:
         return not self._open
 
     def begin(self, ask: Ask[T]) -> Open[T]:
-        """A new open request, to be sent as soon as there is a connection. InvalidArgumentError when it is too large."""
+        """A new open request, to be sent once there is a connection. InvalidArgumentError when it is too large."""
         self._last_id += 1
         args = {**ask.args, "rid": os.urandom(16)} if ask.verb in MUTATING else ask.args
         opened = Open(self._last_id, ask, encode_request(self._last_id, ask.verb, args))
@@ -158,18 +138,25 @@ class Session:
         return True
 
     def drop(self, opened: Open[Any]) -> None:
-        """Forget a request: nobody waits for it any more. What of it isn't sent yet won't be, unless it is half sent."""
+        """Forget a request: nobody waits for it. It is not sent any more, unless it is half sent."""
         if self._open.pop(opened.id, None) is not None and not opened.sent:
             self._out = deque(item for item in self._out if item[0] is not opened or len(item[1]) < len(opened.frame))
 
-    def give_up(self, opened: Open[Any], now: float) -> UnavailableError | None:
-        """The error when there is no connection and the retry budget of this request is over."""
-        if self.ready or opened.give_up_at is None or now < opened.give_up_at:
-            return None
-        return UnavailableError(
-            f"no answer from {self._path}: the connection was lost and could not be made again in {self._retry_for:g} s; "
-            "the command may have been done", path=self._path,
-        )
+    def patience(self, opened: Open[Any], now: float, end: float | None) -> float | None:
+        """Seconds that may be waited for an answer before asking this again; None: as long as it takes.
+
+        DeadlineExceededError at `end`; UnavailableError when there is no connection and the retry budget is over.
+        """
+        give_up_at = None if self.ready else opened.give_up_at
+        if give_up_at is not None and now >= give_up_at:
+            raise UnavailableError(
+                f"no answer from {self._path}: the connection was lost and not made again within {self._retry_for:g} s; "
+                f"{opened.ask.verb} may have been done",
+                path=self._path,
+            )
+        if end is not None and now >= end:
+            raise DeadlineExceededError(f"{opened.ask.verb}: no answer from {self._path} in time; it may have been done", path=self._path)
+        return min((at - now for at in (give_up_at, end) if at is not None), default=None)
 
     def connected(self) -> None:
         """A new connection stands: hello goes first, everything open after the answer to it."""
@@ -182,7 +169,7 @@ class Session:
         self.ready = False
 
     def not_connected(self, error: OSError, now: float) -> list[Open[Any]]:
-        """No connection could be made. What can't succeed by waiting is answered at once, and so is the very first call."""
+        """No connection could be made. The very first call is answered at once, and so is what waiting can't help."""
         found = connect_error(self._path, error)
         if not self._met or not isinstance(found, UnavailableError):
             return self.fail_all(found)
@@ -224,8 +211,8 @@ class Session:
         return opened
 
     def received(self, data: bytes) -> list[Open[Any]]:
-        """Bytes of the server; returns what they answered. A WheelschedError ends the connection: the peer doesn't speak
-        this protocol, or refuses ours.
+        """Bytes of the server; returns what they answered. A WheelschedError ends the connection: the peer doesn't
+        speak this protocol, or refuses ours.
         """
         answered = []
         for body in self._reader.feed(data):

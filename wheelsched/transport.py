@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .errors import FailedPreconditionError, InvalidArgumentError, UnavailableError, WheelschedError
-from .session import Session, backoff_s, deadline_error
+from .session import Session, backoff_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +53,7 @@ class _Link:
 
 
 class Transport:
-    """Sends what is asked and waits for answers; reconnects and sends again by itself. Safe for threads, and after fork."""
+    """Sends what is asked and waits for answers; reconnects and sends again. Safe for threads, and after fork."""
 
     def __init__(self, path: str, name: str, retry_for: float) -> None:
         self._make_session: Callable[[], Session] = lambda: Session(name, path, retry_for)
@@ -85,8 +85,8 @@ class Transport:
             self._until(opened, timeout, flush=True)
 
     def finish(self, opened: Open[T], timeout: float | None) -> T:
-        """The answer. The server's error; DeadlineExceededError after `timeout` seconds; UnavailableError when the retry
-        budget ended without a connection.
+        """The answer. The server's error; DeadlineExceededError after `timeout` seconds; UnavailableError when the
+        retry budget ended without a connection.
         """
         with self._cond:
             end = None if timeout is None else time.monotonic() + timeout
@@ -124,13 +124,7 @@ class Transport:
         try:
             while not opened.answered and not (flush and opened.sent):
                 now = time.monotonic()
-                gave_up = self._session.give_up(opened, now)
-                if gave_up is not None:
-                    raise gave_up
-                if end is not None and now >= end:
-                    raise deadline_error(opened, self.path, timeout)
-                ends = [end, None if self._session.ready else opened.give_up_at]
-                self._turn(now, min((at - now for at in ends if at is not None), default=None))
+                self._turn(now, self._session.patience(opened, now, end))
         except BaseException:
             self._session.drop(opened)
             raise

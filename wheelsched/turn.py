@@ -23,7 +23,7 @@ class Now:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class Incoming:
     """One request from a connection."""
 
     conn: int

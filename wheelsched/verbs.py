@@ -98,6 +98,11 @@ def _limit(value: Any) -> int | None:
     return value
 
 
+def _check_version(value: Any) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63):
+        raise InvalidArgumentError(f"version: a whole number from 0 on is wanted, not {str(value)[:60]}")
+
+
 def _call(call: Any) -> Call:
     if not isinstance(call, Call):
         hint = "; use its .call(...)" if callable(call) else ""
@@ -174,33 +179,35 @@ class Verbs(Generic[R]):
         return self._make_run(_map(result))
 
     def put(
-        self, name: Any, call: Any, schedule: Any, paused: Any, note: Any, version: Any, policies: Mapping[str, Any]
+        self, name: Any, call: Any, schedule: Any, policies: Mapping[str, Any], *, paused: Any, note: Any, version: Any
     ) -> Ask[JobInfo]:
         """A job by name."""
         call = _call(call)
         if paused is not None and not isinstance(paused, bool):
             raise InvalidArgumentError(f"paused: True, False or None is wanted, not {str(paused)[:60]}")
-        if version is not None and (isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 2**63):
-            raise InvalidArgumentError(f"version: a whole number from 0 on is wanted, not {str(version)[:60]}")
+        _check_version(version)
         if schedule is None:
             raise InvalidArgumentError("schedule: Cron(...), Every(...), At(...) or Manual() is wanted, not None")
         given, param_us = given_from_api(call, schedule, policies)
         args = {
-            "name": parse_job_name(name), "given": given, "param_us": param_us, "payload": encode_payload(call.args, call.kwargs),
-            "paused": paused, "note": _text(note, "note", NOTE_MAX), "version": version,
+            "name": parse_job_name(name),
+            "given": given,
+            "param_us": param_us,
+            "payload": encode_payload(call.args, call.kwargs),
+            "paused": paused,
+            "note": _text(note, "note", NOTE_MAX),
+            "version": version,
         }
         return Ask("put", args, _job)
 
-    def enqueue(self, call: Any, delay: Any, at: Any, key: Any, namespace: Any, policies: Mapping[str, Any]) -> Ask[R]:
+    def enqueue(self, call: Any, policies: Mapping[str, Any], *, delay: Any, at: Any, key: Any, namespace: Any) -> Ask[R]:
         """One run, now, after a delay or at an instant."""
         call = _call(call)
         if delay is not None and at is not None:
             raise InvalidArgumentError("enqueue: give a delay or an instant (at), not both")
         parse_job_name(f"{namespace}/x")
         given, _ = given_from_api(call, None, policies)
-        args = {
-            "given": given, "payload": encode_payload(call.args, call.kwargs), "namespace": namespace, "key": _key(key),
-        }
+        args = {"given": given, "payload": encode_payload(call.args, call.kwargs), "namespace": namespace, "key": _key(key)}
         if delay is not None:
             args["delay_us"] = parse_duration(delay, "delay")
         if at is not None:
@@ -263,12 +270,14 @@ class Verbs(Generic[R]):
         total = _limit(limit)
         return lambda: Pages("jobs", args, total, JobInfo)
 
-    def runs(self, job: Any, state: Any, since: Any, until: Any, skipped: Any, limit: Any) -> Callable[[], Pages[R]]:
+    def runs(self, job: Any, state: Any, *, since: Any, until: Any, skipped: Any, limit: Any) -> Callable[[], Pages[R]]:
         """Makes the pages of a listing of runs."""
         args = {
-            "job": _job_or_glob(job), "state": _word(state, "state", _RUN_STATES),
+            "job": _job_or_glob(job),
+            "state": _word(state, "state", _RUN_STATES),
             "since_us": None if since is None else parse_instant(since, "since"),
-            "until_us": None if until is None else parse_instant(until, "until"), "skipped": bool(skipped),
+            "until_us": None if until is None else parse_instant(until, "until"),
+            "skipped": bool(skipped),
         }
         total = _limit(limit)
         return lambda: Pages("runs", args, total, self._make_run)
@@ -294,6 +303,4 @@ def outcome(run: RunInfo) -> Any:
         return run.output
     error = run.error
     why = f": {error}" if error is not None else f": {run.reason}" if run.reason else ""
-    raise RunFailed(
-        f"run {run.id} of {run.job} is {run.state}{why}", state=run.state, error=None if error is None else str(error)
-    )
+    raise RunFailed(f"run {run.id} of {run.job} is {run.state}{why}", state=run.state, error=None if error is None else str(error))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast, overload
 
@@ -53,7 +53,7 @@ def plain(value: Any) -> Any:
 def _value(data: bytes) -> Any:
     try:
         return decode_value(data)
-    except ValueError as e:
+    except (ValueError, OverflowError) as e:
         raise PayloadError(f"the stored return value can't be read: {type(e).__name__}: {e}") from e
 
 
@@ -145,9 +145,11 @@ class _HasResult(_Raw):
         error = self.error
         return {
             "output": plain(self.output),
-            "stdout": self.stdout.decode("utf-8", "replace"), "stderr": self.stderr.decode("utf-8", "replace"),
-            "stdout_cut": self.stdout_cut, "stderr_cut": self.stderr_cut,
-            "error": None if error is None else {"type": error.type, "message": error.message, "traceback": error.traceback},
+            "stdout": self.stdout.decode("utf-8", "replace"),
+            "stderr": self.stderr.decode("utf-8", "replace"),
+            "stdout_cut": self.stdout_cut,
+            "stderr_cut": self.stderr_cut,
+            "error": None if error is None else asdict(error),
         }
 
 
@@ -166,8 +168,13 @@ class Attempt(_HasResult):
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {
-            "attempt": self.attempt, "token": self.token, "worker": self.worker, "started_at": rfc3339(self.started_at),
-            "ended_at": rfc3339(self.ended_at), "outcome": self.outcome, **self._result_dict(),
+            "attempt": self.attempt,
+            "token": self.token,
+            "worker": self.worker,
+            "started_at": rfc3339(self.started_at),
+            "ended_at": rfc3339(self.ended_at),
+            "outcome": self.outcome,
+            **self._result_dict(),
         }
 
     def __repr__(self) -> str:
@@ -178,6 +185,10 @@ class RunInfo(_HasResult):
     """A run as the server knew it when it answered. Final states: succeeded, dead, cancelled, skipped."""
 
     __slots__ = ()
+
+    def _become(self, other: RunInfo) -> None:
+        """Be brought up to date."""
+        self._raw = other._raw
 
     @property
     def id(self) -> str:
@@ -306,7 +317,7 @@ class JobInfo(_Raw):
 
 
 class PutResults(Sequence[tuple[str, str]]):
-    """What put_many did, job by job, in the order given: (name, "created" | "updated" | "unchanged"). Cheap for millions."""
+    """What put_many did, job by job, in the order given: (name, "created" | "updated" | "unchanged")."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []  # of each chunk, for finding a row
@@ -349,4 +360,5 @@ class PutResults(Sequence[tuple[str, str]]):
                 yield display_name(name), _PUT_RESULTS[code]
 
     def __repr__(self) -> str:
-        return f"<PutResults of {self._length} jobs: {', '.join(f'{n} {word}' for word, n in self.counts().items() if n)}>"
+        counts = ", ".join(f"{n} {word}" for word, n in self.counts().items() if n)
+        return f"<PutResults of {self._length} jobs: {counts}>"

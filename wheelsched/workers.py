@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .engine import Engine
-    from .turn import Command
+    from .turn import Incoming
 
 BATCH_BYTES_MAX: Final = 8 * 1024 * 1024  # payload bytes of one batch, but always one run
 CREDITS_MAX: Final = BATCH_MAX
@@ -66,7 +66,7 @@ def add_worker(engine: Engine, conn: int, name: str, kind: str, uid: int = 0) ->
     return worker
 
 
-def hello(engine: Engine, cmd: Command) -> bytes:
+def hello(engine: Engine, cmd: Incoming) -> bytes:
     """Versions and roles; a worker announces its tasks."""
     args = cmd.request.args
     if args.get("version") != protocol.VERSION:
@@ -94,7 +94,7 @@ def hello(engine: Engine, cmd: Command) -> bytes:
     return protocol.encode_ok(cmd.request.id, result)
 
 
-def session_of(engine: Engine, cmd: Command) -> Session:
+def session_of(engine: Engine, cmd: Incoming) -> Session:
     """The worker session of a connection; failed_precondition for others."""
     session = engine.sessions.get(cmd.conn)
     if session is None or not session.worker:
@@ -102,7 +102,7 @@ def session_of(engine: Engine, cmd: Command) -> Session:
     return session
 
 
-def lease(engine: Engine, cmd: Command) -> bytes:
+def lease(engine: Engine, cmd: Incoming) -> bytes:
     """Ask for runs; answered when there are some."""
     session = session_of(engine, cmd)
     args = cmd.request.args
@@ -196,7 +196,7 @@ def column(args: dict[str, Any], name: str, dtype: str, n: int | None = None) ->
     return np.frombuffer(data, dtype).copy()
 
 
-def finish(engine: Engine, cmd: Command) -> bytes:
+def finish(engine: Engine, cmd: Incoming) -> bytes:
     """Completions in columns; a verdict for each."""
     session = session_of(engine, cmd)
     args = cmd.request.args
@@ -279,7 +279,7 @@ def _after_failure(engine: Engine, row: Any, result: bytes) -> tuple[int, int]:
         if kind in retry["not_on"] or kind.rpartition(".")[2] in retry["not_on"]:
             return Event.EXHAUST, 0
     wait = min(retry["cap_us"], retry["backoff_us"] * retry["factor"] ** min(int(row["attempt"]) - 1, 60))
-    draw = blake2b(bytes(row["id_high"]) + bytes(row["id_low"]) + bytes(row["attempt"]), digest_size=8, person=b"wheelsched.wait")
+    draw = blake2b(b"".join(row[x].tobytes() for x in ("id_high", "id_low", "attempt")), digest_size=8, person=b"wheelsched.wait")
     spread = int.from_bytes(draw.digest(), "big") / 2**64
     return Event.RETRY, engine.now.wall_us + int(wait * (1 + spread / 2))
 
@@ -312,7 +312,7 @@ def worker_gone(engine: Engine, gone: WorkerGone) -> None:
         del engine.sessions[conn]
 
 
-def heartbeat(engine: Engine, cmd: Command) -> bytes:
+def heartbeat(engine: Engine, cmd: Incoming) -> bytes:
     """Renew an external worker's lease; tell it what to stop."""
     session = session_of(engine, cmd)
     token = column(cmd.request.args, "token", "<i8")
@@ -348,6 +348,6 @@ def expire_leases(engine: Engine) -> None:
         worker_gone(engine, WorkerGone(worker, None, Outcome.LOST, "worker lost: its lease ran out"))
 
 
-VERBS: Final[dict[str, Callable[[Engine, Command], bytes]]] = {
+VERBS: Final[dict[str, Callable[[Engine, Incoming], bytes]]] = {
     "hello": hello, "lease": lease, "finish": finish, "heartbeat": heartbeat,
 }
