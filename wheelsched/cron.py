@@ -222,7 +222,8 @@ def _simple(field: Field, found: re.Match[str], values: range) -> bool:
     """Whether croniter expands the item as the rule has it: no equal range (it takes that for the whole field) or 7."""
     if found[1] == "*":
         return True
-    return (found[2] is None or values.stop - values.start > 1) and (field is not WEEKDAY or values.stop <= 7)
+    number = found[2] is None and found[3] is None  # `59/15` is a range of one, which croniter 6 takes for the whole field
+    return (number or values.stop - values.start > 1) and (field is not WEEKDAY or values.stop <= 7)
 
 
 class _Fields:

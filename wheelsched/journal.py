@@ -102,6 +102,7 @@ class LmdbJournal:
             except lmdb.Error as e:
                 raise damage(place.path, f"LMDB can't open it: {e}") from e
             try:
+                place.env_path.joinpath("lock.mdb").chmod(0o600)  # LMDB may have made it anew, under the umask
                 journal = cls(place, env, on_fatal)
                 journal._read_head(unproved=unproved)
             except BaseException as e:
@@ -224,9 +225,6 @@ class LmdbJournal:
     def _take(self, batch: Batch) -> int:
         self._check_open()
         assert batch.size() <= BATCH_BYTES_MAX, ("batch too long", batch.size())
-        if self._loading:
-            self._dir.note("serving")
-            self._loading = False
         last_seq = self._plan.take(batch)
         self._queue.append(batch)
         return last_seq
@@ -253,6 +251,9 @@ class LmdbJournal:
     def _commit(self) -> None:
         """One transaction of the batches that wait, up to JOIN_BYTES. Any error is fatal."""
         try:
+            if self._loading:
+                self._dir.note("serving")
+                self._loading = False
             batches = [self._queue.popleft()]
             size = batches[0].size()
             while self._queue and size + self._queue[0].size() <= JOIN_BYTES:
@@ -396,6 +397,7 @@ class LmdbJournal:
         path = new / "journal" / "data.mdb"
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
+            os.fchmod(fd, 0o600)
             self._env.copyfd(fd)
             os.fsync(fd)
         except lmdb.Error as e:

@@ -162,6 +162,16 @@ def storage_errors(what: str) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def full_disk_is_fine() -> Iterator[None]:
+    """For writes that help but that nothing depends on."""
+    try:
+        yield
+    except OSError as e:
+        if e.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            raise
+
+
 class DataDirectory:
     """One locked data directory. `identity` is what marker and data file agree on."""
 
@@ -212,10 +222,14 @@ class DataDirectory:
         return f"pid {text[1]}" if len(text) > 1 else "its pid is not written yet"
 
     def note(self, state: str) -> None:
-        """Write into the lock file who holds it and how far it got. Not synced: it tells of processes, which a power cut ends anyway."""
+        """Write into the lock file who holds it and how far it got. Not synced: it tells of processes, which a power cut ends anyway.
+
+        On a full disk the old text stays, so that it alone stops no start.
+        """
         text = f"pid {os.getpid()} {state}\n".encode()
-        os.pwrite(self._lock_fd, text, 0)
-        os.ftruncate(self._lock_fd, len(text))
+        with full_disk_is_fine():
+            os.pwrite(self._lock_fd, text, 0)
+            os.ftruncate(self._lock_fd, len(text))
 
     def release(self) -> None:
         """Give the lock back."""
@@ -282,11 +296,8 @@ class DataDirectory:
 
     def write_position(self, seq: int, crc: int) -> None:
         """Remember that this record is on disk. A full disk is no reason to fail: the old position stays true."""
-        try:
+        with full_disk_is_fine():
             write_file(self.path / "position", b"%d %d\n" % (seq, crc))
-        except OSError as e:
-            if e.errno not in {errno.ENOSPC, errno.EDQUOT}:
-                raise
 
     def free_bytes(self) -> int:
         """Bytes the file system has left for us."""

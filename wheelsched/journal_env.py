@@ -12,6 +12,7 @@ A value holds at most VALUE_MAX bytes, so that it and its page header fill 16 pa
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import struct
@@ -71,15 +72,16 @@ def open_env(path: Path, map_size: int) -> lmdb.Environment:
 
 
 def build_env(path: Path, identity: bytes) -> None:
-    """Fill the new directory: every database, the identity and an empty head, in one transaction."""
-    env = open_env(path, 16 << 20)
+    """Fill the new directory: every database, the identity and an empty head, in one transaction. OSError."""
     try:
-        with env.begin(write=True) as txn:
+        with open_env(path, 16 << 20) as env, env.begin(write=True) as txn:
             dbs = {name: env.open_db(name.encode(), txn=txn) for name in _DATABASES}
             txn.put(b"identity", identity, db=dbs["meta"])
             txn.put(b"head", Head(txn_id=txn.id()).pack(), db=dbs["meta"])
-    finally:
-        env.close()
+    except lmdb.DiskError as e:
+        raise OSError(errno.ENOSPC, str(e)) from e
+    except lmdb.Error as e:
+        raise OSError(errno.EIO, str(e)) from e
 
 
 def page_findings(data_path: Path) -> list[str] | None:

@@ -1,0 +1,39 @@
+"""`wheelsched enqueue`: run a task once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .output import show_one
+from .policies import call, payload_flags, policies, policy_flags
+from .run import finish_wait, wait_flags
+from .shell import Verb, say, shell
+
+
+@click.command(cls=Verb)
+@click.argument("task")
+@click.argument("argv", nargs=-1)
+@click.option("--in", "delay", metavar="D", help="After a delay.")
+@click.option("--at", "at", metavar="T", help="At an instant (RFC 3339).")
+@click.option("--key", metavar="K", help="Idempotency key: the same key again gives the same run.")
+@click.option("--namespace", default="default", metavar="NS", show_default=True)
+@payload_flags
+@policy_flags
+@wait_flags
+def enqueue(task: str, argv: tuple[str, ...], **flags: Any) -> None:
+    """Run a task once: now, after a delay or at an instant."""
+    sh = shell()
+    if flags["delay"] is not None and flags["at"] is not None:
+        raise click.UsageError("give --in or --at, not both")
+    work = call(task, flags["args"], flags["kwargs"], argv)
+    run = sh.client.enqueue(
+        work, delay=flags["delay"], at=flags["at"], key=flags["key"], namespace=flags["namespace"], **policies(flags)
+    )
+    if flags["wait"]:
+        finish_wait(run, flags["wait_timeout"])
+    else:
+        show_one(sh, run.to_dict(), lambda: [run.id])
+        if sh.table:
+            say(f"{run.job}: run is {run.state}")

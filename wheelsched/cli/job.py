@@ -1,0 +1,198 @@
+"""`wheelsched job`: put, list, get, next, pause, resume, trigger, delete, import crontab."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..schedule import At, Cron, Every
+from ..views import rfc3339
+from .import_crontab import import_group
+from .output import cut, pairs, show_many, show_one
+from .policies import call, payload_flags, policies, policy_flags, schedule, schedule_flags
+from .run import finish_wait, wait_flags
+from .shell import Verbs, say, shell
+from .times import Times, micros, relative, span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..views import JobInfo
+
+
+@click.group(cls=Verbs)
+def job() -> None:
+    """Put, list, inspect, pause, resume, trigger, delete and import jobs."""
+
+
+job.add_command(import_group)
+
+
+@job.command()
+@click.argument("name")
+@click.argument("task")
+@click.argument("argv", nargs=-1)
+@schedule_flags
+@payload_flags
+@policy_flags
+@click.option("--paused", is_flag=True, help="Put it paused.")
+@click.option("--note", default="", metavar="TEXT", help="Why it is there.")
+def put(name: str, task: str, argv: tuple[str, ...], paused: bool, note: str, **flags: Any) -> None:
+    """Create or change a job.
+
+    `job put NAME [flags] command -- ARGV...` is short for the command task.
+    """
+    sh = shell()
+    work = call(task, flags["args"], flags["kwargs"], argv)
+    found = sh.client.put(name, work, schedule(sh, flags), paused=True if paused else None, note=note, **policies(flags))
+    times = Times(sh.times)
+    tz = zone_of(found)
+    when = "" if found.next_at is None else f"; next {times.show(found.next_at, tz)}, {relative(found.next_at, datetime.now(UTC))}"
+    show_one(sh, found.to_dict(), lambda: [f"{found.name}: {found.result or 'put'}, {found.state}{when}"])
+
+
+@job.command("list")
+@click.argument("match", required=False)
+@click.option("--state", type=click.Choice(["active", "paused", "finished", "deleted"]))
+@click.option("--limit", type=click.IntRange(0), metavar="N", help="How many in all.")
+def list_(match: str | None, state: str | None, limit: int | None) -> None:
+    """List jobs whose name matches a glob."""
+    sh = shell()
+    times, now = Times(sh.times), datetime.now(UTC)
+
+    def cells(found: JobInfo) -> list[str]:
+        soon = "-" if found.next_at is None else relative(found.next_at, now)
+        return [
+            found.name, found.state, found.task, cut(describe_schedule(found), 40), times.show(found.next_at, zone_of(found)), soon,
+            str(found.active), cut(found.note or "", 40),
+        ]
+
+    heads = ["NAME", "STATE", "TASK", "SCHEDULE", "NEXT", "IN", "OPEN#", "NOTE"]
+    show_many(sh, sh.client.jobs(match, state, limit), lambda j: j.to_dict(), heads, cells, times, "no jobs")
+
+
+def zone_of(found: JobInfo) -> str:
+    """The zone of a job's schedule; UTC when it has none."""
+    return str(found.spec["schedule"].get("tz") or "UTC")
+
+
+def describe_schedule(found: JobInfo) -> str:
+    """A schedule as it would be typed."""
+    what = found.schedule
+    if isinstance(what, Cron):
+        return f"{what.expr} {what.tz}" if what.tz != "UTC" else what.expr
+    if isinstance(what, Every):
+        return f"every {span(what.every_us / 1e6)}"
+    return "at " + _plain_time(what.instant) if isinstance(what, At) else "manual"
+
+
+def _plain_time(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+@job.command()
+@click.argument("name")
+def get(name: str) -> None:
+    """Show a job."""
+    sh = shell()
+    found = sh.client.get(name)
+    show_one(sh, found.to_dict(), lambda: _page(found, Times(sh.times)))
+
+
+def _page(found: JobInfo, times: Times) -> Iterator[str]:
+    now, tz, spec = datetime.now(UTC), zone_of(found), found.spec
+    retry, overlap, catchup = spec["retry"], spec["overlap"], spec["catchup"]
+    due = "-" if found.next_at is None else f"{times.show(found.next_at, tz)}, {relative(found.next_at, now)}"
+    yield from pairs([
+        ("job", found.name), ("state", found.state), ("note", found.note or ""), ("task", found.task),
+        ("args", json.dumps(found.to_dict()["args"], ensure_ascii=False) if found.args else ""),
+        ("kwargs", json.dumps(found.to_dict()["kwargs"], ensure_ascii=False) if found.kwargs else ""),
+        ("schedule", describe_schedule(found)), ("next", due), ("decided up to", times.show(found.cursor, tz)),
+        ("open runs", str(found.active)), ("queue", f"{found.queue}, priority {spec['priority']}"), ("timeout", micros(spec["timeout_us"])),
+        ("retry", f"{retry['attempts']} attempts, {micros(retry['backoff_us'])} x {retry['factor']:g}, at most {micros(retry['cap_us'])}"),
+        ("overlap", _policy(overlap)), ("catchup", _policy(catchup)),
+        ("start", times.show(_instant(spec.get("start_us")), tz)), ("end", times.show(_instant(spec.get("end_us")), tz)),
+        ("max runs", str(spec.get("max_runs") or "")), ("expires after", micros(spec.get("expires_after_us"))),
+        ("concurrency key", spec.get("concurrency_key") or ""), ("version", str(found.version)),
+        ("created", times.show(found.created_at, tz)), ("updated", times.show(found.updated_at, tz)),
+    ])
+    if times.marked:
+        from .times import DST_LEGEND  # noqa: PLC0415 - rarely shown
+
+        yield from ("", DST_LEGEND)
+
+
+def _instant(us: int | None) -> datetime | None:
+    from ..model import to_datetime  # noqa: PLC0415 - for two rare lines
+
+    return to_datetime(us)
+
+
+def _policy(policy: dict[str, Any]) -> str:
+    window = "" if policy.get("window_us") is None else f", window {micros(policy['window_us'])}"
+    limit = "" if policy.get("max") is None else f", at most {policy['max']}"
+    return f"{policy['policy']}{window}{limit}"
+
+
+@job.command("next")
+@click.argument("name")
+@click.option("-n", "n", type=click.IntRange(1, 1000), default=5, show_default=True, help="How many.")
+def next_(name: str, n: int) -> None:
+    """Show a job's coming times."""
+    sh = shell()
+    found = sh.client.get(name)
+    show_instants(sh.client.next(name, n), zone_of(found), "no coming time")
+
+
+def show_instants(instants: list[datetime], tz: str, empty: str) -> None:
+    """Coming times, one a line; as JSON a list of RFC 3339 instants in UTC."""
+    sh = shell()
+    times, now = Times(sh.times), datetime.now(UTC)
+    show_many(sh, instants, rfc3339, ["TIME", "IN"], lambda m: [times.show(m, tz), relative(m, now)], times, empty)
+
+
+def _done(found: JobInfo, word: str) -> None:
+    show_one(shell(), found.to_dict(), lambda: [f"{found.name}: {word}"])
+
+
+@job.command()
+@click.argument("name")
+@click.option("--note", default="", metavar="TEXT", help="Why.")
+def pause(name: str, note: str) -> None:
+    """Hold a job's occurrences."""
+    _done(shell().client.pause(name, note), "paused")
+
+
+@job.command()
+@click.argument("name")
+@click.option("--catchup", type=click.Choice(["skip", "latest", "all"]), help="Of what was missed (skip; a one-time job runs now).")
+def resume(name: str, catchup: str | None) -> None:
+    """Go on with a paused job."""
+    found = shell().client.resume(name, catchup)
+    _done(found, f"resumed, {found.state}")
+
+
+@job.command()
+@click.argument("name")
+def delete(name: str) -> None:
+    """End a job; what was decided is kept."""
+    _done(shell().client.delete(name), "deleted")
+
+
+@job.command()
+@click.argument("name")
+@click.option("--key", metavar="K", help="Idempotency key: the same key again gives the same run.")
+@wait_flags
+def trigger(name: str, key: str | None, wait: bool, wait_timeout: str | None) -> None:
+    """Run a job now."""
+    sh = shell()
+    run = sh.client.trigger(name, key)
+    if wait:
+        finish_wait(run, wait_timeout)
+    else:
+        show_one(sh, run.to_dict(), lambda: [run.id])
+        if sh.table:
+            say(f"{run.job}: run is {run.state}")

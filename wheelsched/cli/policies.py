@@ -1,0 +1,147 @@
+"""Policies, schedules and payloads as flags: from what was typed to the arguments of the client."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ..errors import InvalidArgumentError
+from ..model import CATCHUPS, OVERLAPS, Call, Catchup, Command, Overlap, Retry, parse_duration
+from ..schedule import GAPS, At, Cron, Every, Manual
+from ..schedule import OVERLAPS as DST_OVERLAPS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..schedule import Schedule
+    from .shell import Shell
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+_RETRY = ("retry_attempts", "retry_backoff", "retry_cap")
+_POLICIES = (
+    click.option("--timeout", metavar="D", help="Of one attempt, from user code's first instruction (1h)."),
+    click.option("--retry-attempts", type=int, metavar="N", help="All attempts, the first included (3)."),
+    click.option("--retry-backoff", metavar="D", help="Wait before the second attempt (10s); doubled for each further one."),
+    click.option("--retry-cap", metavar="D", help="Longest wait between attempts (1h)."),
+    click.option("--overlap", metavar="W", help=f"While an earlier run is active: {' | '.join(OVERLAPS)}; allow:5 bounds it."),
+    click.option("--catchup", type=click.Choice(CATCHUPS), help="What is run of what was missed (latest)."),
+    click.option("--catchup-window", metavar="D", help="How far back a catch-up goes."),
+    click.option("--queue", metavar="Q", help="Its ready line (default)."),
+    click.option("--priority", type=int, metavar="N", help="0 to 9, 9 first (5)."),
+    click.option("--jitter", metavar="D", help="Spread starts over this long, or a percentage of the period such as 10%."),
+    click.option("--start", metavar="T", help="No occurrence before this instant."),
+    click.option("--end", metavar="T", help="No occurrence after this instant."),
+    click.option("--max-runs", type=int, metavar="N", help="Finished after so many runs."),
+    click.option("--expires-after", metavar="D", help="Not started any more so long after its time."),
+    click.option("--concurrency-key", metavar="K", help="Runs of one key share limits."),
+    click.option("--calendar", metavar="C", help="A named calendar of exclusions."),
+)
+_ONE_TO_ONE = (
+    "timeout", "queue", "priority", "jitter", "start", "end", "max_runs", "expires_after", "concurrency_key", "calendar",
+)
+
+
+def policy_flags(f: F) -> F:
+    """Add the policy flags to a verb."""
+    for option in reversed(_POLICIES):
+        f = option(f)
+    return f
+
+
+def payload_flags(f: F) -> F:
+    """Add `--args` and `--kwargs`."""
+    f = click.option("--kwargs", metavar="JSON", help="Keyword arguments: a JSON object.")(f)
+    return click.option("--args", metavar="JSON", help="Arguments: a JSON list.")(f)
+
+
+def policies(flags: dict[str, Any]) -> dict[str, Any]:
+    """The client's policy arguments of the flags that were given. InvalidArgumentError, usage errors."""
+    out = {name: flags[name] for name in _ONE_TO_ONE if flags.get(name) is not None}
+    retry = {name.removeprefix("retry_"): flags[name] for name in _RETRY if flags.get(name) is not None}
+    if retry:
+        out["retry"] = Retry(**retry)
+    if flags.get("overlap") is not None:
+        out["overlap"] = _overlap(flags["overlap"])
+    if flags.get("catchup") is not None or flags.get("catchup_window") is not None:
+        out["catchup"] = Catchup(flags.get("catchup") or "latest", window=flags.get("catchup_window"))
+    return out
+
+
+def _overlap(text: str) -> Overlap:
+    word, colon, limit = text.partition(":")
+    if colon and not (limit.isascii() and limit.isdigit()):
+        raise click.BadParameter(f"{text!r}: a whole number is wanted behind the colon", param_hint="--overlap")
+    return Overlap(word, max=int(limit) if colon else None)
+
+
+def _json(text: str | None, what: str, kind: type) -> Any:
+    if text is None:
+        return kind()
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as e:
+        raise click.BadParameter(f"no JSON: {e or type(e).__name__}", param_hint=what) from None
+    if not isinstance(value, kind):
+        wanted = "a list" if kind is list else "an object"
+        raise click.BadParameter(f"{wanted} is wanted, not {text[:60]}", param_hint=what)
+    return value
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def call(task: str, args: str | None, kwargs: str | None, argv: tuple[str, ...] = ()) -> Call:
+    """The call of a task with its JSON arguments; `command -- ARGV...` is the command task."""
+    if argv:
+        if task != "command" or args is not None or kwargs is not None:
+            raise click.UsageError("words behind the task go with `command -- ARGV...` alone; a task's arguments are --args and --kwargs")
+        return Command(list(argv))
+    return Call(task, *_json(args, "--args", list), **{str(k): v for k, v in _json(kwargs, "--kwargs", dict).items()})
+
+
+def schedule_flags(f: F) -> F:
+    """Add the flags of a schedule, of which just one of the first five is given."""
+    for option in reversed((
+        click.option("--cron", "expr", metavar="E", help="A cron expression of 5, 6 or 7 fields, quoted."),
+        click.option("--every", metavar="D", help="A fixed interval."),
+        click.option("--at", "at", metavar="T", help="Once, at an instant (RFC 3339)."),
+        click.option("--in", "delay", metavar="D", help="Once, after a delay."),
+        click.option("--manual", is_flag=True, help="Only when triggered."),
+        click.option("--tz", metavar="Z", help="IANA zone of --cron (UTC)."),
+        click.option("--dst-gap", type=click.Choice(GAPS), help="Of a wall time that the clock skips."),
+        click.option("--dst-overlap", type=click.Choice(DST_OVERLAPS), help="Of a wall time that the clock repeats."),
+    )):
+        f = option(f)
+    return f
+
+
+def schedule(sh: Shell, flags: dict[str, Any]) -> Schedule:
+    """The schedule of the flags. ScheduleError, usage errors."""
+    kinds = ("expr", "every", "at", "delay", "manual")
+    if sum(bool(flags[k]) for k in kinds) != 1:
+        raise click.UsageError("give one of --cron, --every, --at, --in, --manual")
+    expr = flags["expr"]
+    if expr is None and any(flags[k] is not None for k in ("tz", "dst_gap", "dst_overlap")):
+        raise click.UsageError("--tz, --dst-gap and --dst-overlap go with --cron")
+    if expr is not None:
+        return Cron(expr, tz=flags["tz"] or "UTC", dst_gap=flags["dst_gap"], dst_overlap=flags["dst_overlap"])
+    if flags["every"] is not None:
+        return Every(flags["every"])
+    if flags["at"] is not None:
+        return At(flags["at"])
+    if flags["delay"] is not None:
+        return At(server_now(sh) + timedelta(microseconds=parse_duration(flags["delay"], "--in")))
+    return Manual()
+
+
+def server_now(sh: Shell) -> datetime:
+    """The server's wall clock: it may run with an offset, and it is the one that counts."""
+    now_us = sh.client.stats().get("now_us")
+    if not isinstance(now_us, int):
+        raise InvalidArgumentError("the server doesn't tell its time")
+    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=now_us)

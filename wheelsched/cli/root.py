@@ -1,0 +1,39 @@
+"""The root of the command line: the tree of verbs."""
+
+from __future__ import annotations
+
+import click
+
+from .shell import Root
+
+VERBS = {
+    "demo": ("demo:demo", "The whole story in one command, in a temporary folder."),
+    "serve": ("serve:serve", "Run the server."),
+    "job": ("job:job", "Put, list, inspect, pause, resume, trigger, delete and import jobs."),
+    "enqueue": ("enqueue:enqueue", "Run a task once: now, after a delay or at an instant."),
+    "run": ("run:run", "List, inspect, cancel and wait for runs."),
+    "dead": ("dead:dead", "List, redrive and discard dead letters."),
+    "cron": ("cron:cron", "Explain cron expressions and show their next times (offline)."),
+    "status": ("status:status", "What the server is doing: lags, queues, workers, storage."),
+    "health": ("status:health", "One line; exit 0 if all is well."),
+    "admin": ("admin:admin", "Verify a data directory, export the history."),
+    "bench": ("bench:bench", "Measure a fresh server in a temporary folder."),
+}
+
+
+def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:  # noqa: ARG001 - click's face
+    if value:
+        from .. import __version__  # noqa: PLC0415 - reads package metadata
+
+        click.echo(f"wheelsched {__version__}")
+        ctx.exit()
+
+
+@click.group(cls=Root, verbs=VERBS)
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version.")
+def cli() -> None:
+    """A job scheduler in one process: cron, intervals and one-time jobs, durable and on time.
+
+    Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 conflict or fenced, 5 server unreachable, 6 permission denied,
+    7 the run failed, 8 timed out.
+    """

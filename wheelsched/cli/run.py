@@ -1,0 +1,179 @@
+"""`wheelsched run`: list, get, cancel, wait."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ..errors import NotFoundError, RunFailed
+from ..views import plain
+from .output import cut, pairs, show_many, show_one
+from .shell import Failed, Shell, Verbs, exit_code, say, shell
+from .times import Times, relative, span
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ..client import Run
+    from ..views import Attempt
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+STATES = ["scheduled", "queued", "leased", "running", "retry_wait", "succeeded", "dead", "cancelled", "skipped"]
+_ZONES_MAX = 200  # jobs whose zone one listing asks for
+
+
+def wait_flags(f: F) -> F:
+    """Add `--wait` and `--wait-timeout`."""
+    f = click.option("--wait-timeout", metavar="D", help="Give up waiting after this long (exit 8).")(f)
+    return click.option("--wait", is_flag=True, help="Wait for the end; exit 7 if the run failed.")(f)
+
+
+def finish_wait(run: Run, timeout: str | None) -> None:
+    """Wait for a run's end and show it. RunTimeout; a run that did not succeed ends the verb with 7."""
+    sh = shell()
+    try:
+        run.result(timeout)
+    except RunFailed as e:
+        show_one(sh, run.to_dict(), lambda: _outcome(run))
+        raise Failed(e.message, exit_code(e)) from e
+    show_one(sh, run.to_dict(), lambda: _outcome(run))
+
+
+def _outcome(run: Run) -> Iterator[str]:
+    """What a run gave, for people: its value, or its output."""
+    if run.stdout:
+        yield run.stdout.decode("utf-8", "replace").rstrip("\n")
+    if run.output is not None:
+        yield json.dumps(plain(run.output), ensure_ascii=False)
+    if run.state == "succeeded" and not run.stdout and run.output is None:
+        say(f"run {run.id} of {run.job} succeeded")
+
+
+class Zones:
+    """The zone of each run's job, asked for once a job."""
+
+    def __init__(self, sh: Shell) -> None:
+        self._sh = sh
+        self._known: dict[str, str] = {}
+
+    def of(self, run: Run) -> str:
+        """The zone; UTC for a job that is gone, or behind the 200th."""
+        if self._sh.times != "job" or "~" in run.job:
+            return "UTC"
+        if run.job not in self._known:
+            if len(self._known) >= _ZONES_MAX:
+                return "UTC"
+            try:
+                found = self._sh.client.get(run.job)
+            except NotFoundError:
+                self._known[run.job] = "UTC"
+            else:
+                self._known[run.job] = str(found.spec["schedule"].get("tz") or "UTC")
+        return self._known[run.job]
+
+
+@click.group(cls=Verbs)
+def run() -> None:
+    """List, inspect, cancel and wait for runs."""
+
+
+@run.command("list")
+@click.argument("match", required=False)
+@click.option("--job", "job", metavar="NAME", help="Of a job, or of a glob of names (also as the argument).")
+@click.option("--state", type=click.Choice(STATES))
+@click.option("--since", metavar="T", help="Nominal times from here on (RFC 3339).")
+@click.option("--until", metavar="T", help="Nominal times before this.")
+@click.option("--skipped", is_flag=True, help="The occurrences that made no run, with the reason.")
+@click.option("--limit", type=click.IntRange(0), metavar="N", default=100, show_default=True, help="How many in all; 0 is all.")
+def list_(match: str | None, job: str | None, **flags: Any) -> None:
+    """List runs, oldest first."""
+    sh = shell()
+    if match is not None and job is not None:
+        raise click.UsageError("give the job as the argument or as --job, not both")
+    runs = sh.client.runs(
+        job or match, flags["state"], flags["since"], flags["until"], skipped=flags["skipped"], limit=flags["limit"] or None
+    )
+    show_runs(sh, runs, "no runs")
+
+
+def show_runs(sh: Shell, runs: Any, empty: str) -> None:
+    """A listing of runs."""
+    times, zones = Times(sh.times), Zones(sh)
+
+    def cells(r: Run) -> list[str]:
+        took = "-" if r.started_at is None or r.ended_at is None else span((r.ended_at - r.started_at).total_seconds())
+        late = "-" if r.started_at is None or r.scheduled_at is None else span((r.started_at - r.scheduled_at).total_seconds())
+        return [r.id, r.job, r.state, str(r.attempt), times.show(r.scheduled_at, zones.of(r)), late, took, cut(_why(r), 60)]
+
+    heads = ["RUN", "JOB", "STATE", "ATTEMPT#", "SCHEDULED", "LAG#", "TOOK#", "WHY"]
+    show_many(sh, runs, lambda r: r.to_dict(), heads, cells, times, empty)
+
+
+def _why(r: Run) -> str:
+    if r.reason:
+        return f"{r.reason} ({r.count} occurrences)" if r.count and r.count > 1 else r.reason
+    return "" if r.error is None else str(r.error)
+
+
+@run.command()
+@click.argument("run_id")
+def get(run_id: str) -> None:
+    """Show a run with its attempts and output."""
+    sh = shell()
+    found = sh.client.run(run_id)
+    show_one(sh, found.to_dict(), lambda: _page(found, Times(sh.times), Zones(sh).of(found)))
+
+
+def _page(r: Run, times: Times, tz: str) -> Iterator[str]:
+    now = datetime.now(UTC)
+    due = "-" if r.next_at is None else f"{times.show(r.next_at, tz)}, {relative(r.next_at, now)}"
+    yield from pairs([
+        ("run", r.id), ("job", r.job), ("state", r.state + (f" ({r.reason})" if r.reason else "")), ("trigger", r.trigger or ""),
+        ("task", r.task or ""), ("queue", r.queue or ""), ("scheduled", times.show(r.scheduled_at, tz)),
+        ("recorded", times.show(r.created_at, tz)), ("queued", times.show(r.queued_at, tz)), ("next", due),
+        ("stands also for", f"{r.missed} missed occurrences" if r.missed else ""), ("value", _value(r)),
+    ])
+    for attempt in r.attempts:
+        yield ""
+        yield from _attempt(attempt, times, tz)
+
+
+def _value(r: Run) -> str:
+    return "" if r.output is None else json.dumps(plain(r.output), ensure_ascii=False)
+
+
+def _attempt(a: Attempt, times: Times, tz: str) -> list[str]:
+    took = "" if a.started_at is None or a.ended_at is None else f", took {span((a.ended_at - a.started_at).total_seconds())}"
+    error = "" if a.error is None else (a.error.traceback or str(a.error)).rstrip()
+    return pairs([
+        (f"attempt {a.attempt}", f"{a.outcome or 'open'} on {a.worker or 'no worker'}, token {a.token}{took}"),
+        ("started", times.show(a.started_at, tz)), ("ended", times.show(a.ended_at, tz)), ("error", error),
+        ("stdout", _text(a.stdout, a.stdout_cut)), ("stderr", _text(a.stderr, a.stderr_cut)),
+    ])
+
+
+def _text(data: bytes, left_out: int) -> str:
+    text = data.decode("utf-8", "replace").rstrip("\n")
+    return f"({left_out} bytes left out)\n{text}" if left_out else text
+
+
+@run.command()
+@click.argument("run_ids", nargs=-1, required=True, metavar="RUN...")
+def cancel(run_ids: tuple[str, ...]) -> None:
+    """End runs: at once when they wait, cooperatively and then by force when they run."""
+    sh = shell()
+    show_many(
+        sh, (sh.client.cancel(i) for i in run_ids), lambda r: r.to_dict(), ["RUN", "JOB", "STATE"], lambda r: [r.id, r.job, r.state]
+    )
+
+
+@run.command()
+@click.argument("run_id")
+@click.option("--timeout", metavar="D", help="Give up after this long (exit 8).")
+def wait(run_id: str, timeout: str | None) -> None:
+    """Wait for a run's end; exit 7 if it failed."""
+    finish_wait(shell().client.run(run_id), timeout)

@@ -1,0 +1,86 @@
+"""`wheelsched serve`: the configuration from file, environment and flags, and the server."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from ..client import default_socket_path
+from ..config import load
+from ..errors import ConfigError
+from .shell import Failed, Verb, shell
+
+EXIT_CONFIG: Final = 78
+_ENVIRONMENT: Final = {
+    "data": str, "workers": int, "tasks": str, "allow_commands": bool, "allow_http": bool, "clock_offset": str, "clock_check": str,
+}
+_WORDS: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+
+
+def default_data_path() -> str:
+    """~/.wheelsched/data."""
+    return str(Path("~/.wheelsched/data").expanduser())
+
+
+def from_file(path: str) -> dict[str, Any]:
+    """The table of a TOML file. ConfigError when it can't be read."""
+    try:
+        with Path(path).open("rb") as file:
+            return tomllib.load(file)
+    except OSError as e:
+        raise ConfigError(f"configuration file {path}: {e.strerror}") from e
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise ConfigError(f"configuration file {path}: {e}") from e
+
+
+def from_environment() -> dict[str, Any]:
+    """The values of WHEELSCHED_DATA, _WORKERS, _TASKS (comma-separated), _ALLOW_COMMANDS and so on. ConfigError."""
+    out: dict[str, Any] = {}
+    for name, kind in _ENVIRONMENT.items():
+        variable = f"WHEELSCHED_{name.upper()}"
+        text = os.environ.get(variable)
+        if not text:
+            continue
+        value: Any = text
+        if kind is int:
+            value = int(text) if text.isascii() and text.isdigit() else None
+        elif kind is bool:
+            value = _WORDS.get(text.lower())
+        elif name == "tasks":
+            value = [t for t in text.split(",") if t]
+        if value is None:
+            raise ConfigError(f"{variable}: {text[:60]!r} is no {'whole number' if kind is int else 'true or false'}")
+        out[name] = value
+    return out
+
+
+@click.command(cls=Verb)
+@click.option("--data", metavar="DIR", help="Data directory (~/.wheelsched/data).")
+@click.option("--tasks", multiple=True, metavar="MODULE", help="A Python module with tasks; may be repeated.")
+@click.option("--workers", type=int, metavar="N", help="Worker processes of the pool (2).")
+@click.option("--config", "config_file", metavar="FILE", help="A TOML file with the same names; flags and environment win.")
+@click.option("--allow-commands", is_flag=True, default=None, help="Allow the built-in task `command`.")
+@click.option("--allow-http", is_flag=True, default=None, help="Allow the built-in task `http`.")
+@click.option("--clock-offset", metavar="D", help="Shift the wall clock, for tests and benchmarks.")
+@click.option("--clock-check", metavar="D", help="Look at the clock at least this often (0: trust the kernel's report of steps).")
+def serve(config_file: str | None, tasks: tuple[str, ...], **flags: Any) -> None:
+    """Run the server, until a signal stops it: the first drains, the second stops at once.
+
+    Exit codes: 0 stopped, 75 the data directory is locked, 78 bad configuration.
+    """
+    try:
+        config = load(
+            {"data": default_data_path(), "socket": default_socket_path()},
+            {} if config_file is None else from_file(config_file),
+            from_environment(),
+            {**flags, "tasks": list(tasks) or None, "socket": shell().socket or os.environ.get("WHEELSCHED_SOCKET") or None},
+        )
+    except ConfigError as e:
+        raise Failed(e.message, EXIT_CONFIG) from e
+    from ..boot import serve as run  # noqa: PLC0415 - the engine and the store, which no other verb loads
+
+    click.get_current_context().exit(run(config))

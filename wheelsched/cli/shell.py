@@ -1,0 +1,158 @@
+"""What every verb shares: the global options before or after the verb, the client, and errors as exit codes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import click
+
+from ..errors import RunFailed, RunTimeout, WheelschedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..client import Client
+
+EXIT_FAILED: Final = 1
+EXIT_RUN_FAILED: Final = 7
+EXIT_TIMED_OUT: Final = 8
+EXIT_CODES: Final = {
+    "invalid_argument": 2, "not_found": 3, "already_exists": 4, "failed_precondition": 4, "fenced": 4, "unavailable": 5,
+    "permission_denied": 6, "deadline_exceeded": EXIT_TIMED_OUT,
+}
+
+
+def exit_code(error: WheelschedError) -> int:
+    """The exit code of an error that ends a verb."""
+    if isinstance(error, RunFailed):
+        return EXIT_RUN_FAILED
+    if isinstance(error, RunTimeout):
+        return EXIT_TIMED_OUT
+    return EXIT_CODES.get(error.code, EXIT_FAILED)
+
+
+class Failed(click.ClickException):
+    """An error that ends the verb: its text on stderr, its code as the exit code."""
+
+    def __init__(self, message: str, code: int = EXIT_FAILED) -> None:
+        super().__init__(message)
+        self.exit_code = code
+
+    def show(self, file: IO[Any] | None = None) -> None:  # noqa: ARG002 - the base class's face
+        """One line, or a few, on stderr."""
+        say(self.message)
+
+
+@dataclass(slots=True)
+class Shell:
+    """The global options, and the client made from them."""
+
+    socket: str | None = None
+    output: str = "table"
+    times: str = "job"
+    _client: Client | None = None
+
+    @property
+    def client(self) -> Client:
+        """Connects at its first call; UnavailableError then, when no server is there."""
+        if self._client is None:
+            from ..client import Client  # noqa: PLC0415 - offline verbs need none
+
+            self._client = Client(self.socket)
+            click.get_current_context().find_root().call_on_close(self._client.close)
+        return self._client
+
+    @property
+    def table(self) -> bool:
+        """Is the output for people?"""
+        return self.output == "table"
+
+
+def shell() -> Shell:
+    """The shell of the verb that runs."""
+    return click.get_current_context().find_root().ensure_object(Shell)
+
+
+def say(message: str) -> None:
+    """A message for the person at the terminal; never data."""
+    click.echo(f"wheelsched: {message}", err=True)
+
+
+def _store(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        setattr(ctx.find_root().ensure_object(Shell), str(param.name), value)
+
+
+def _globals() -> list[click.Parameter]:
+    shared: dict[str, Any] = {"callback": _store, "expose_value": False, "is_eager": True, "default": None}
+    return [
+        click.Option(["--socket"], metavar="PATH", help="The server's socket (or WHEELSCHED_SOCKET).", **shared),
+        click.Option(["-o", "--output", "output"], type=click.Choice(["table", "json", "jsonl"]), help="Form of the output.", **shared),
+        click.Option(["--time", "times"], type=click.Choice(["job", "utc", "local"]), help="Zone in which tables show times.", **shared),
+    ]
+
+
+_SETTINGS: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+
+class Verb(click.Command):
+    """A verb that also takes the global options."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs["params"] = [*(kwargs.get("params") or []), *_globals()]
+        kwargs["context_settings"] = {**_SETTINGS, **(kwargs.get("context_settings") or {})}
+        super().__init__(*args, **kwargs)
+
+
+class Verbs(click.Group):
+    """A group of verbs."""
+
+    command_class = Verb
+    group_class = type
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs["params"] = [*(kwargs.get("params") or []), *_globals()]
+        kwargs["context_settings"] = {**_SETTINGS, **(kwargs.get("context_settings") or {})}
+        super().__init__(*args, **kwargs)
+
+
+class Root(Verbs):
+    """The whole tree. A verb's module is loaded when the verb is used, so that each starts fast."""
+
+    def __init__(self, *args: Any, verbs: dict[str, tuple[str, str]] | None = None, **kwargs: Any) -> None:
+        """`verbs`: name -> (module and attribute, one line of help)."""
+        super().__init__(*args, **kwargs)
+        self._verbs = verbs or {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's face
+        """In the order of the tree."""
+        return list(self._verbs)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's face
+        """Load a verb."""
+        if cmd_name not in self._verbs:
+            return None
+        from importlib import import_module  # noqa: PLC0415 - used here alone
+
+        module, _, attribute = self._verbs[cmd_name][0].partition(":")
+        command = getattr(import_module(f"{__package__}.{module}"), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's face
+        """The list of verbs, without loading any."""
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, text) for name, (_, text) in self._verbs.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a verb; our own errors become exit codes."""
+        try:
+            return super().invoke(ctx)
+        except WheelschedError as e:
+            raise Failed(str(e), exit_code(e)) from e
+
+
+def words(values: Sequence[str]) -> str:
+    """A list for a sentence."""
+    return ", ".join(values)

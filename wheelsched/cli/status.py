@@ -1,0 +1,88 @@
+"""`wheelsched status` and `wheelsched health`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .output import number, pairs, show_one, size
+from .shell import EXIT_FAILED, Failed, Verb, shell
+from .times import span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@click.command(cls=Verb)
+def status() -> None:
+    """Show what the server is doing."""
+    sh = shell()
+    stats = sh.client.stats()
+    show_one(sh, stats, lambda: _page(stats))
+
+
+def lag_line(lag: dict[str, Any]) -> str:
+    """`p50 0.4 ms, p99 1.2 ms, p99.9 3 ms, max 5 ms`."""
+    names = {"p50": "p50", "p99": "p99", "p999": "p99.9", "max": "max"}
+    return ", ".join(f"{shown} {span(lag[name] / 1000)}" for name, shown in names.items())
+
+
+def _page(s: dict[str, Any]) -> Iterator[str]:
+    now = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=s["now_us"])
+    offset = s["clock_offset_us"]
+    yield from pairs([
+        ("server", f"{s['server']}, pid {s['pid']}, up {span(s['uptime_s'])}, generation {s['generation']}"),
+        ("data", s["data"]),
+        ("clock", f"{now:%Y-%m-%d %H:%M:%S}Z" + (f", set off by {span(offset / 1e6)} (--clock-offset)" if offset else "")),
+        ("state", "; ".join(troubles(s)) or "all is well"),
+        ("jobs", number(s["jobs"])),
+        ("open runs", f"{number(s['runs'])} ({number(s['queued'])} queued, {number(s['leased'])} leased)"),
+        ("dead letters", number(s["dead_letters"])),
+        ("counted", ", ".join(f"{n} {number(v)}" for n, v in s["counters"].items() if v) or "nothing yet"),
+    ])
+    lags = {n: lag for n, lag in s["lag_ms"].items() if lag.get("count")}
+    if lags:
+        yield from ("", "lag behind the scheduled time")
+        yield from ("  " + line for line in pairs([(n, f"{lag_line(lag)}  ({number(lag['count'])} runs)") for n, lag in lags.items()]))
+    yield from ("", "queues")
+    yield from ("  " + line for line in pairs([(n, f"{number(q['queued'])} queued") for n, q in sorted(s["queues"].items())]) or ["none yet"])
+    yield from ("", "workers")
+    yield from ("  " + line for line in pairs([(w["id"], f"{w['kind']}, {number(w['leased'])} leased") for w in s["workers"]]) or ["none"])
+    if s["unserved_tasks"]:
+        yield from ("", "tasks that no worker serves")
+        yield from ("  " + line for line in pairs([(t, f"{number(n)} runs wait") for t, n in sorted(s["unserved_tasks"].items())]))
+    store, used = s["storage"], s["bytes"]
+    yield ""
+    yield from pairs([
+        ("storage", f"{store['state']}: {size(store['used_bytes'])} used, {size(store['free_bytes'])} free"),
+        ("journal", f"{size(s['journal_bytes'])} in {number(s['commits'])} commits since the start"),
+        ("memory", ", ".join(f"{n} {size(v)}" for n, v in used.items())),
+    ])
+
+
+def troubles(s: dict[str, Any]) -> list[str]:
+    """What keeps the server from doing its work; empty when all is well."""
+    out = []
+    if s["draining"]:
+        out.append("draining: it is about to stop")
+    if s["storage"]["state"] == "full":
+        out.append("storage is nearly full: new commands are refused")
+    if s["queued"] and not s["workers"]:
+        out.append(f"{number(s['queued'])} runs are queued and there is no worker")
+    elif s["unserved_tasks"]:
+        out.append(f"no worker serves {', '.join(sorted(s['unserved_tasks']))}")
+    return out
+
+
+@click.command(cls=Verb)
+def health() -> None:
+    """One line; exit 0 if all is well, 1 if not, 5 without a server."""
+    sh = shell()
+    stats = sh.client.stats()
+    wrong = troubles(stats)
+    line = "; ".join(wrong) or f"ok: {number(stats['jobs'])} jobs, {number(stats['queued'])} queued, {len(stats['workers'])} workers"
+    show_one(sh, {"ok": not wrong, "troubles": wrong}, lambda: [line])
+    if wrong:
+        raise Failed("not healthy", EXIT_FAILED)
