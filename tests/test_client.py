@@ -192,6 +192,20 @@ def test_only_the_server_can_ask_to_come_back_later():
     assert session.patience(second, 99.0, None) is None  # a connection stands: it may take as long as it takes
 
 
+def test_what_is_dropped_before_a_new_connection_is_not_sent_again():
+    session = Session("test", "/p", 30)
+    first, second = (session.begin(Ask("get", {"name": name}, lambda value: value)) for name in "ab")
+    for hello_id in (3, 4):
+        session.connected()
+        session.took(len(session.next_chunk()))
+        session.received(protocol.encode_ok(hello_id, HELLO))
+        if hello_id == 3:
+            assert session.took(len(first.frame)) is first
+            session.lost(0.0)
+    session.drop(first)
+    assert bytes(session.next_chunk()) == second.frame
+
+
 def test_what_is_half_sent_is_sent_to_its_end():
     session = Session("test", "/p", 30)
     first, second = (session.begin(Ask("get", {"name": name}, lambda value: value)) for name in "ab")

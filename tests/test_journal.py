@@ -5,7 +5,7 @@ import os
 import random
 import select
 import stat
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,6 +22,9 @@ from wheelsched.journal import Batch, LmdbJournal, MemoryJournal
 from wheelsched.journal_dir import read_extent
 from wheelsched.journal_env import VALUE_MAX
 from wheelsched.memory_journal import SWEEP_MAX
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 RESERVE = 1 << 20
 

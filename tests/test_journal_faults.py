@@ -76,7 +76,8 @@ def attempt(work) -> tuple[int, list[str], str]:
     _, status = os.waitpid(pid, 0)
     os.close(read_end)
     os.close(err_read)
-    return os.waitstatus_to_exitcode(status), b"".join(chunks[read_end]).decode().splitlines(), b"".join(chunks[err_read]).decode("utf-8", "replace")
+    told, err = (b"".join(chunks[fd]).decode("utf-8", "replace") for fd in (read_end, err_read))
+    return os.waitstatus_to_exitcode(status), told.splitlines(), err
 
 
 def write_records(path: str, tell, commits: int, seed: int) -> None:
@@ -191,7 +192,7 @@ def run_kills(folder: str, trials: str, seed: str) -> dict[str, object]:
         pid = os.fork()
         if pid == 0:
             with contextlib.suppress(BaseException):
-                write_records(path, lambda text: os.write(write_end, text.encode() + b"\n"), 100_000, int(seed) + trial)
+                write_records(path, lambda text, fd=write_end: os.write(fd, text.encode() + b"\n"), 100_000, int(seed) + trial)
             os._exit(98)
         os.close(write_end)
         data = b""
@@ -390,7 +391,7 @@ def run_rlimit(folder: str, limit: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"calls": run_calls, "kills": run_kills, "races": run_races, "mutations": run_mutations, "rlimit": run_rlimit}[sys.argv[1]](*sys.argv[2:])))
+    print(json.dumps(globals()["run_" + sys.argv[1]](*sys.argv[2:])))
 
 
 # ---- in pytest

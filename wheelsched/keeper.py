@@ -8,7 +8,7 @@ from . import reads
 from .commands import parse_run_id
 from .errors import InvalidArgumentError, NotFoundError
 from .history import Block, runs_page
-from .journal import Batch
+from .memory_journal import Batch
 from .model import MS, NEVER, US
 
 if TYPE_CHECKING:

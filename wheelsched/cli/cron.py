@@ -12,10 +12,9 @@ from ..errors import ScheduleError
 from ..model import parse_instant, to_datetime
 from ..schedule import GAPS, Cron
 from ..schedule import OVERLAPS as DST_OVERLAPS
-from ..views import rfc3339
 from .output import pairs, show_many, show_one
 from .shell import Verbs, shell
-from .times import DST_LEGEND, Times, relative
+from .times import DST_LEGEND, Times, instant_text, relative
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,7 +69,7 @@ def next_(expr: str, n: int, **flags: Any) -> None:
     schedule, after = _build(expr, flags)
     times, now = Times(sh.times), datetime.now(UTC)
     show_many(
-        sh, schedule.next(after, n), rfc3339, ["TIME", "IN"], lambda m: [times.show(m, schedule.tz), relative(m, now)], times,
+        sh, schedule.next(after, n), instant_text, ["TIME", "IN"], lambda m: [times.show(m, schedule.tz), relative(m, now)], times,
         "it has no further time",
     )
 
@@ -105,7 +104,7 @@ def explain(expr: str, **flags: Any) -> None:
             if times.marked:
                 yield DST_LEGEND
 
-    data = {"expr": expr, "tz": schedule.tz, "description": words, "next": [rfc3339(m) for m in coming], "notes": remarks}
+    data = {"expr": expr, "tz": schedule.tz, "description": words, "next": [instant_text(m) for m in coming], "notes": remarks}
     show_one(sh, data, page)
 
 

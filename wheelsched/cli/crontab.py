@@ -29,6 +29,7 @@ POLICIES: Final[dict[str, Any]] = {"overlap": "allow", "catchup": "skip", "retry
 _ASSIGNMENT: Final = re.compile(r"""\s*([A-Za-z_]\w*|"[^"]+"|'[^']+')\s*=\s*(.*?)\s*$""", re.ASCII)
 _RANDOM: Final = re.compile(r"(\d+)?~(\d+)?")
 _PERCENT: Final = re.compile(r"\\%|%")
+_REDIRECTION: Final = re.compile(r"\d*[<>]+&?\s*\S*|(?<!\\)%.*")  # and standard input
 _MINUTE_MAX: Final = 59
 _HOUR_MAX: Final = 23
 _SLUG_MAX: Final = 40
@@ -189,7 +190,7 @@ def _command(reader: _Reader, text: str, user: str | None, notes: list[str]) -> 
 def _name(reader: _Reader, command: str, user: str | None) -> str:
     """A name that stays when lines move or times change: the command's first words, and a hash of all of it."""
     digest = blake2b(f"{user or ''}\0{command}".encode(), digest_size=3, person=b"wheelsched.tab").hexdigest()
-    bare = " ".join(part.rsplit("/", 1)[-1] for part in command.split())
+    bare = " ".join(part.rsplit("/", 1)[-1] for part in _REDIRECTION.sub(" ", command).split())
     slug = re.sub(r"[^A-Za-z0-9._]+", "-", bare)[:_SLUG_MAX].strip("-.") or "command"
     base = f"{reader.prefix}{slug}-{digest}"
     count = reader.names[base] = reader.names.get(base, 0) + 1

@@ -31,7 +31,7 @@ def machine_zone() -> str:
     """The IANA zone of this machine, in which its cron reads crontabs; UTC when it can't be told."""
     for name in (os.environ.get("TZ", "").lstrip(":"), _linked_zone()):
         if name in zone_names():
-            return name
+            return name.removeprefix("Etc/") if name == "Etc/UTC" else name
     return "UTC"
 
 

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..schedule import At, Cron, Every
-from ..views import rfc3339
 from .import_crontab import import_group
 from .output import cut, pairs, show_many, show_one
 from .policies import call, payload_flags, policies, policy_flags, schedule, schedule_flags
 from .run import finish_wait, wait_flags
 from .shell import Verbs, say, shell
-from .times import Times, micros, relative, span
+from .times import DST_LEGEND, Times, instant_text, micros, relative, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,8 +119,6 @@ def _page(found: JobInfo, times: Times) -> Iterator[str]:
         ("created", times.show(found.created_at, tz)), ("updated", times.show(found.updated_at, tz)),
     ])
     if times.marked:
-        from .times import DST_LEGEND  # noqa: PLC0415 - rarely shown
-
         yield from ("", DST_LEGEND)
 
 
@@ -151,7 +148,7 @@ def show_instants(instants: list[datetime], tz: str, empty: str) -> None:
     """Coming times, one a line; as JSON a list of RFC 3339 instants in UTC."""
     sh = shell()
     times, now = Times(sh.times), datetime.now(UTC)
-    show_many(sh, instants, rfc3339, ["TIME", "IN"], lambda m: [times.show(m, tz), relative(m, now)], times, empty)
+    show_many(sh, instants, instant_text, ["TIME", "IN"], lambda m: [times.show(m, tz), relative(m, now)], times, empty)
 
 
 def _done(found: JobInfo, word: str) -> None:

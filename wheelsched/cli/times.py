@@ -28,6 +28,11 @@ def _offset(moment: datetime) -> str:
     return f"{text[:3]}:{text[3:5]}"
 
 
+def instant_text(moment: datetime) -> str:
+    """RFC 3339 in UTC, with a fraction only when there is one: 2026-11-29T08:30:00Z."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").removesuffix("+00:00").replace(".000000", "") + "Z"
+
+
 def changes_today(moment: datetime) -> bool:
     """Does the zone of an aware datetime change its offset on that local day?"""
     zone = moment.tzinfo
@@ -89,7 +94,7 @@ class Times:
             return "-"
         utc = moment.astimezone(UTC)
         local = moment.astimezone() if self._mode == "local" else moment.astimezone(self.zone(tz))
-        if local.tzinfo is UTC:
+        if local.tzinfo is UTC or (self._mode == "local" and not local.utcoffset()):
             return _clock(utc) + "Z"
         mark = ""
         if self._mode == "job" and changes_today(local):

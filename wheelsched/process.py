@@ -1,0 +1,231 @@
+"""Processes as an operating system sees them: identity, groups, the started file, bounded capture of output.
+
+A process is named by its pid *and* its start time under one boot id, because pids are used again. Nothing here kills by
+pid alone: a group is killed while its leader is known to be ours, or when its members carry the executor's mark in
+their environment.
+
+The started file is 4,096 bytes, mapped by an executor and by its parent. It holds little-endian int64 words and the
+boot id as text. Before user code is entered the executor writes the token there; as tokens are entered in
+order, that one number is the whole proof of what was started and what was not. It needs no sync: a page of a mapped
+file outlives the process, and after a reboot it counts for nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import signal
+import sys
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from .model import OUTPUT_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MARK: Final = "WHEELSCHED_EXECUTOR"  # environment of an executor and of all that it starts
+FILE_BYTES: Final = 4_096
+MAGIC: Final = 0x3144_5452_5453_5357  # "WSSTRTD1"
+VERSION: Final = 1
+SKIPS_MAX: Final = 256
+_BOOT_AT: Final = 256  # byte offset of the boot id
+_SKIPS_AT: Final = 64  # word offset of the ring of cancelled tokens
+_PR_SET_PDEATHSIG: Final = 1
+
+# Words of the started file. Written by the parent: CANCEL, WHY, SKIPS and the ring; by the executor: the others.
+(W_MAGIC, W_VERSION, W_PID, W_PGID, W_BEGUN, W_GENERATION, W_WORKER, W_STARTED, W_MONO_NS, W_FIRST, W_CANCEL, W_WHY, W_SKIPS,
+ W_COMMAND, W_COMMAND_PGID, W_COMMAND_BEGUN, W_MARK) = range(17)
+
+
+class StartedFile:
+    """One mapped started file. `words[W_X]` reads and writes a word; about 40 ns."""
+
+    def __init__(self, path: str | os.PathLike[str], *, create: bool = False) -> None:
+        """OSError when it can't be opened, ValueError when it is none."""
+        self.path = os.fspath(path)
+        fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0), 0o600)
+        try:
+            if create:
+                os.posix_fallocate(fd, 0, FILE_BYTES)  # a full disk shows here, not as SIGBUS later
+            if os.fstat(fd).st_size != FILE_BYTES:
+                raise ValueError(f"{self.path}: not a started file")
+            self._map = mmap.mmap(fd, FILE_BYTES)
+        finally:
+            os.close(fd)
+        self.words = memoryview(self._map).cast("q")
+        if create:
+            self.words[W_VERSION] = VERSION
+            self.words[W_MAGIC] = MAGIC
+        elif self.words[W_MAGIC] != MAGIC or self.words[W_VERSION] != VERSION:
+            self.close()
+            raise ValueError(f"{self.path}: not a started file of version {VERSION}")
+
+    @property
+    def boot_id(self) -> str:
+        """The boot under which the words mean something."""
+        return self._map[_BOOT_AT : _BOOT_AT + 36].rstrip(b"\0").decode("ascii", "replace")
+
+    @boot_id.setter
+    def boot_id(self, value: str) -> None:
+        self._map[_BOOT_AT : _BOOT_AT + 36] = value.encode("ascii")[:36].ljust(36, b"\0")
+
+    @property
+    def mark(self) -> str:
+        """The value of MARK in the environment of this executor: unique, so no stranger has it."""
+        return f"{self.words[W_GENERATION]}.{self.words[W_WORKER]}.{self.words[W_MARK]:016x}"
+
+    def skip(self, token: int) -> None:
+        """Tell the executor not to enter this token. The ring holds SKIPS_MAX; older ones are overwritten."""
+        words = self.words
+        words[_SKIPS_AT + words[W_SKIPS] % SKIPS_MAX] = token
+        words[W_SKIPS] += 1
+
+    def skips(self) -> set[int]:
+        """The tokens that shall not be entered."""
+        return set(self.words[_SKIPS_AT : _SKIPS_AT + min(self.words[W_SKIPS], SKIPS_MAX)])
+
+    def close(self) -> None:
+        """Unmap; the file stays."""
+        self.words.release()
+        self._map.close()
+
+
+def begun_ticks(pid: int) -> int | None:
+    """Start time of a process in clock ticks since boot; None when there is none, or only a zombie is left."""
+    fields = _stat(pid)
+    return None if fields is None or fields[0] in ("Z", "X") else int(fields[19])
+
+
+def _stat(pid: int) -> list[str] | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return text[text.rindex(")") + 2 :].split()  # the name may hold blanks and brackets
+
+
+def die_with_parent(parent: int) -> None:
+    """SIGKILL for this process when its parent ends. SystemExit when the parent has ended already."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    if os.getppid() != parent:  # it ended before the call above
+        raise SystemExit(0)
+
+
+def signal_group(pgid: int, number: int) -> bool:
+    """Signal a group that is known to be ours. False when nothing is left of it."""
+    assert pgid > 1, pgid
+    try:
+        os.killpg(pgid, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # a member changed its user; those we may signal were
+        return True
+    return True
+
+
+def members(pgid: int, mark: str) -> list[int]:
+    """Living processes of a group or session whose environment carries the mark: ours, although the leader is gone."""
+    return [pid for pid in _pids() if (f := _stat(pid)) and f[0] not in "ZX" and pgid in (int(f[2]), int(f[3])) and has_mark(pid, f"{MARK}={mark}")]
+
+
+def marked(mark: str) -> list[int]:
+    """Living processes with this variable, as `NAME=value`, in their environment."""
+    return [pid for pid in _pids() if has_mark(pid, mark)]
+
+
+def _pids() -> Iterable[int]:
+    return [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit() and int(entry.name) != os.getpid()]
+
+
+def has_mark(pid: int, mark: str) -> bool:
+    """Is `NAME=value` in the environment that a process was started with?"""
+    try:
+        data = Path(f"/proc/{pid}/environ").read_bytes()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
+    return mark.encode() in data.split(b"\0")
+
+
+def kill_group(pgid: int, begun: int, mark: str) -> bool:
+    """SIGKILL for a group of a former time, if it is ours. False when nothing of it was there.
+
+    The leader with the recorded start time, or a member with the mark, shows that it is; a stranger that has got the
+    number since shows neither.
+    """
+    if pgid <= 1:
+        return False
+    if begun and begun_ticks(pgid) == begun:
+        return signal_group(pgid, signal.SIGKILL)
+    killed = False
+    for pid in members(pgid, mark):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+            killed = True
+    return killed
+
+
+def group_left(pgid: int, begun: int, mark: str) -> bool:
+    """Does anything of ours live in this group?"""
+    return pgid > 1 and (bool(begun and begun_ticks(pgid) == begun) or bool(members(pgid, mark)))
+
+
+class Capture:
+    """Keeps the first and the last half of `limit` bytes of a stream; memory stays flat whatever is written.
+
+    Also the raw stream under `sys.stdout`: `dirty` tells that something was written since the last `take`.
+    """
+
+    def __init__(self, fd: int, limit: int = OUTPUT_MAX) -> None:
+        self.fd = fd
+        self.dirty = False
+        self._half = limit // 2
+        self._head = bytearray()
+        self._tail: deque[bytes] = deque()
+        self._tail_bytes = 0
+        self._total = 0
+
+    def add(self, data: bytes) -> None:
+        """Keep what there is room for."""
+        self.dirty = True
+        self._total += len(data)
+        room = self._half - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        if not data:
+            return
+        data = data[-self._half :]
+        if self._tail and len(data) + len(self._tail[-1]) <= 4_096:  # many small writes are joined: no object for each
+            data = self._tail.pop() + data
+            self._tail_bytes -= len(data)
+            self._tail_bytes += 0
+            self._tail_bytes = sum(map(len, self._tail))
+        self._tail.append(data)
+        self._tail_bytes += len(data)
+        while self._tail_bytes - len(self._tail[0]) >= self._half:
+            self._tail_bytes -= len(self._tail.popleft())
+
+    def take(self) -> tuple[bytes, int]:
+        """(what was kept, bytes left out between its halves); the capture is empty afterwards."""
+        tail = b"".join(self._tail)[-self._half :]
+        cut = self._total - len(self._head) - len(tail)
+        data = bytes(self._head)
+        if cut:
+            mark = f"\n[... {cut} bytes left out ...]\n".encode()
+            keep = self._half - len(mark)
+            cut += len(tail) - min(len(tail), keep)
+            mark = f"\n[... {cut} bytes left out ...]\n".encode()
+            data += mark + tail[-keep:]
+        else:
+            data += tail
+        self._head.clear()
+        self._tail.clear()
+        self._tail_bytes = self._total = 0
+        self.dirty = False
+        return data, cut
