@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not CHECKOUT, reason="no checkout here: only the
 HOUSE = [
     (0, True, "errors model config lags _wheel* _table* _rows* _hash* _jobs* _runs* _runrows* _cron*"),
     (1, True, "cron tzif zonedata schedule records protocol definition memory_journal ownership"),
-    (2, True, "state* engine* reads history turn specs misfire commands workers"),
+    (2, True, "state* engine* reads history turn specs misfire commands workers run_commands put arguments"),
     (3, True, "views verbs bulk"),
     (3, False, "journal journal_* postgres pool process worker external tasks"),
     (3, False, "__init__ client aclient session transport"),

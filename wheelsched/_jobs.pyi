@@ -2,11 +2,13 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import disjoint_base
 
 from ._rows import Rows
 
 JOB_DTYPE: Final[np.dtype[Any]]
 
+@disjoint_base
 class JobTable(Rows):
     """All jobs. Rows are numbered densely from 0. Instants in microseconds, keys of 10 bytes, names full and in UTF-8."""
 

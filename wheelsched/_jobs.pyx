@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
 
-from wheelsched._rows cimport CHUNK, NONE, WORDS, Blob, blob_bytes, blob_data, blob_drop, blob_from, blob_new
+from wheelsched._rows cimport CHUNK, NONE, WORDS, blob_bytes, blob_data, blob_drop, blob_from, blob_new
 
 import numpy as np
 

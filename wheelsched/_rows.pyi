@@ -1,3 +1,6 @@
+from typing_extensions import disjoint_base
+
+@disjoint_base
 class Rows:
     """Base of JobTable and RunTable: rows of one C struct in chunks of 4,096."""
 
@@ -17,7 +20,5 @@ class Rows:
         """(chunk, bytes) pieces of about `limit` bytes; empty when the snapshot is complete."""
     def copy_cancel(self) -> None:
         """Drop a snapshot that is under way."""
-    def load(self, chunk: int, data: bytes) -> None:
-        """Read back one dump; a subclass knows how."""
     def slots(self, start: int = 0, limit: int = 0xFFFFFFFF) -> list[int]:
         """Rows in use from `start` on, ascending, at most `limit`."""

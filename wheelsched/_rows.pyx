@@ -1,8 +1,8 @@
 """Chunked rows: lowest free row first (so that replay allocates as the live state did), and snapshots by copy-on-write.
 
 A snapshot never stops the world: `copy_begin` marks every chunk, a chunk that is about to change is written out first, the rest
-is handed out by `copy_next` in pieces. A chunk's dump holds its used map and rows with links and pointers zeroed and the byte strings behind
-them, so equal states have equal dumps: the digest is made of the same bytes.
+is handed out by `copy_next` in pieces. A chunk's dump holds its used map, rows with links and pointers zeroed, and the byte strings
+behind them, so equal states have equal dumps: the digest is made of the same bytes.
 """
 
 from libc.stdlib cimport calloc, free, realloc
@@ -155,5 +155,3 @@ cdef class Rows:
                 out.append(i)
             i += 1
         return out
-
-

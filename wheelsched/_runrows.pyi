@@ -2,12 +2,14 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import disjoint_base
 
 from ._jobs import JobTable
 from ._rows import Rows
 
 RUN_DTYPE: Final[np.dtype[Any]]
 
+@disjoint_base
 class RunRows(Rows):
     """The rows of all runs with their lists, chains and index."""
 

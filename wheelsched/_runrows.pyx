@@ -5,7 +5,7 @@ be folded into history. Rows also hang in a chain of their job, and in an index 
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memset
 
@@ -98,25 +98,25 @@ cdef class RunRows(Rows):
         self.spec_attempts[spec] = attempts
 
     cdef void push(self, uint32_t list_id, uint32_t slot) noexcept nogil:
-        cdef List* l = &self.lists[list_id]
+        cdef List* line = &self.lists[list_id]
         cdef Run* r = self.run(slot)
         self.order += 1
         r.order = self.order
         r.list_id = list_id
-        r.prev = l.tail
+        r.prev = line.tail
         r.next = NONE
-        if l.tail == NONE:
-            l.head = slot
+        if line.tail == NONE:
+            line.head = slot
         else:
-            self.run(l.tail).next = slot
-        l.tail = slot
-        l.count += 1
+            self.run(line.tail).next = slot
+        line.tail = slot
+        line.count += 1
 
     cdef void insert(self, uint32_t list_id, uint32_t slot) noexcept nogil:
         """Put back a run where its `order` says; it is older than nearly all that wait, so the walk from the head is short."""
-        cdef List* l = &self.lists[list_id]
+        cdef List* line = &self.lists[list_id]
         cdef Run* r = self.run(slot)
-        cdef uint32_t at = l.head, before = NONE
+        cdef uint32_t at = line.head, before = NONE
         while at != NONE and self.run(at).order < r.order:
             before = at
             at = self.run(at).next
@@ -124,29 +124,29 @@ cdef class RunRows(Rows):
         r.prev = before
         r.next = at
         if before == NONE:
-            l.head = slot
+            line.head = slot
         else:
             self.run(before).next = slot
         if at == NONE:
-            l.tail = slot
+            line.tail = slot
         else:
             self.run(at).prev = slot
-        l.count += 1
+        line.count += 1
 
     cdef void unlink(self, uint32_t slot) noexcept nogil:
         cdef Run* r = self.run(slot)
         if r.list_id == NO_LIST:
             return
-        cdef List* l = &self.lists[r.list_id]
+        cdef List* line = &self.lists[r.list_id]
         if r.prev == NONE:
-            l.head = r.next
+            line.head = r.next
         else:
             self.run(r.prev).next = r.next
         if r.next == NONE:
-            l.tail = r.prev
+            line.tail = r.prev
         else:
             self.run(r.next).prev = r.prev
-        l.count -= 1
+        line.count -= 1
         r.list_id = NO_LIST
         r.prev = r.next = NONE
 
@@ -321,7 +321,6 @@ cdef class RunRows(Rows):
         cdef size_t size = CHUNK * sizeof(Run)
         cdef uint32_t base = chunk * CHUNK, i
         cdef int k
-        cdef Run* r
         cdef Run* copy
         cdef Blob* b
         for i in range(base, base + CHUNK):
@@ -413,7 +412,7 @@ cdef class RunRows(Rows):
 
     def check(self):
         """AssertionError naming the first broken invariant."""
-        cdef uint32_t i, seen = 0, listed = 0, s, before, n
+        cdef uint32_t i, seen = 0, s, before, n
         cdef Run* r
         active = {}
         for i in range(self.chunk_count * CHUNK):
@@ -422,7 +421,8 @@ cdef class RunRows(Rows):
             seen += 1
             r = self.run(i)
             assert self.lookup(r.id_high, r.id_low) == i, f"run row {i} is not found by id"
-            assert (r.list_id != NO_LIST) == (r.state != SCHEDULED and r.state != RETRY_WAIT), f"run row {i}: list {r.list_id} in state {r.state}"
+            in_list = r.state != SCHEDULED and r.state != RETRY_WAIT
+            assert (r.list_id != NO_LIST) == in_list, f"run row {i}: list {r.list_id} in state {r.state}"
             counts = active.setdefault(r.job, [0, 0, 0])
             counts[0] += r.state == SCHEDULED
             counts[1] += QUEUED <= r.state <= RETRY_WAIT

@@ -1,13 +1,14 @@
 """Runs in columns: create, queue, lease, finish and fold them in bulk. Only `state.py` calls what changes rows."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from wheelsched._jobs cimport Job
 from wheelsched._rows cimport NONE, Blob, blob_bytes, blob_data, blob_drop, blob_from, blob_share
 from wheelsched._runrows cimport (
-    CANCEL_ASKED, DEAD_LIST, DISCARD, DISCARDED, DUE, FINISHED_LIST, GIVE_BACK, GRANT, LEASED, QUEUED, REDRIVE, RETRY_WAIT, SKIPPED, Run, RunRows, blob_of,
+    CANCEL_ASKED, DEAD_LIST, DISCARD, DISCARDED, DUE, FINISHED_LIST, GIVE_BACK, GRANT, LEASED, QUEUED, REDRIVE, RETRY_WAIT, SKIPPED,
+    Run, RunRows, blob_of,
 )
 
 import numpy as np

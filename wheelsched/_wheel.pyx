@@ -16,6 +16,7 @@ Timers that are added for an instant before the cursor (late: overdue already) w
 After the hierarchical wheel of Varghese and Lauck (1987) and the bit maps of W. Ahern's timeout.c; the rest is measured.
 """
 cimport cython
+from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
@@ -163,10 +164,11 @@ cdef class Wheel:
 
     cdef object array(self, const uint32_t* source, size_t n):
         out = np.empty(n, np.uint32)
-        cdef uint32_t[::1] view
-        if n:
-            view = out
-            memcpy(&view[0], source, n * 4)
+        cdef Py_buffer view
+        if n:  # a typed memoryview would cost more than all else here
+            PyObject_GetBuffer(out, &view, PyBUF_WRITABLE)
+            memcpy(view.buf, source, n * 4)
+            PyBuffer_Release(&view)
         return out
 
     def next_due(self):

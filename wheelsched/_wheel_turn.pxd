@@ -5,7 +5,7 @@ from libc.string cimport memset
 
 from wheelsched._wheel_memory cimport (
     ALL_SLOTS, append, Chunk, chunk, chunk_give, Core, drop, ensure_chunks, ensure_late, ensure_rec, ENTRIES, fetch,
-    find, FIRST, first_unit, HEAD, KEEP, LATE, late_alive, late_pop, late_sort, LEVELS, link_chunk, mark_stale, MIXED,
+    find, FIRST, first_unit, HEAD, KEEP, LATE, late_alive, level_of, late_pop, late_sort, LEVELS, link_chunk, mark_stale, MIXED,
     NONE, prefetch, put, Rec, rec_of, scan, SEGMENT_BITS, SHIFT, Slot, slot_at, SLOTS, unlink_chunk, WORDS,
 )
 
@@ -22,8 +22,8 @@ cdef enum:
     EXACT = 65536       # next_due looks for the minimum among at most so many timers
 
 
-cdef inline void look_ahead(Core* c, uint32_t n) noexcept nogil:
-    """Fetch the records of chunk n and the chunk behind it."""
+cdef inline void look_ahead(Core* c, uint32_t n, bint whole) noexcept nogil:
+    """Fetch the records of chunk n (`whole`: unless it moves as a whole) and the chunk behind it."""
     cdef uint32_t i
     cdef Chunk* h
     if n == 0:
@@ -32,6 +32,8 @@ cdef inline void look_ahead(Core* c, uint32_t n) noexcept nogil:
     if h.next:
         prefetch(chunk(c, h.next))
         prefetch(<char*>chunk(c, h.next) + 64)
+    if whole and h.when != MIXED and h.live >= KEEP:
+        return
     for i in range(h.used):
         if c.pool[n * WORDS + HEAD + i] != NONE:
             prefetch(rec_of(c, c.pool[n * WORDS + HEAD + i]))
@@ -46,11 +48,11 @@ cdef inline int64_t hand_down(Core* c, int k, uint64_t unit, int64_t limit) noex
     cdef int64_t moved = 0
     cdef uint64_t when
     cdef Rec* r
-    look_ahead(c, slot.head)
+    look_ahead(c, slot.head, True)
     while slot.head and moved < limit:
         n = slot.head
         h = chunk(c, n)
-        look_ahead(c, h.next)
+        look_ahead(c, h.next, True)
         if h.when != MIXED:
             target = slot_at(c, k - 1, h.when)
             if h.live >= KEEP or target.head == 0:
@@ -80,11 +82,10 @@ cdef inline uint32_t emit(Core* c, uint64_t unit, uint32_t* out, uint32_t limit)
     cdef Slot* slot = &c.slots[<uint32_t>unit & (SLOTS[0] - 1)]
     cdef Chunk* h
     cdef uint32_t n, i, id, done = 0
-    look_ahead(c, slot.head)
     while slot.head and done < limit:
         n = slot.head
         h = chunk(c, n)
-        look_ahead(c, h.next)
+        look_ahead(c, h.next, False)
         for i in range(h.used):
             id = c.pool[n * WORDS + HEAD + i]
             if id == NONE:
@@ -292,6 +293,18 @@ cdef inline bint prepare(Core* c, const uint32_t* ids, const int64_t* when, size
     return ensure_late(c, late) and ensure_chunks(c, chunk_bound(pending - late))
 
 
+cdef inline void fetch_slot(Core* c, uint64_t when, bint tail) noexcept nogil:
+    """Have the slot of a coming timer, or its last chunk, brought near."""
+    cdef Slot* slot
+    if when >= c.base[0]:
+        slot = slot_at(c, level_of(c, when), when)
+        if not tail:
+            prefetch(slot)
+        elif slot.tail:
+            prefetch(chunk(c, slot.tail))
+            prefetch(<char*>chunk(c, slot.tail) + 64)
+
+
 cdef inline void add_all(Core* c, const uint32_t* ids, const int64_t* when, size_t n) noexcept nogil:
     cdef size_t i
     cdef uint64_t w
@@ -299,6 +312,8 @@ cdef inline void add_all(Core* c, const uint32_t* ids, const int64_t* when, size
     for i in range(n):
         if i + 16 < n:
             fetch(c, ids[i + 16])
+            fetch_slot(c, <uint64_t>when[i + 16] ^ SIGN, False)
+            fetch_slot(c, <uint64_t>when[i + 8] ^ SIGN, True)
         w = <uint64_t>when[i] ^ SIGN
         if w != MIXED:
             put(c, ids[i], w)

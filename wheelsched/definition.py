@@ -54,6 +54,8 @@ UNIMPLEMENTED: Final = frozenset(
     {
         "jitter",
         "calendar",
+        "concurrency_key",
+        "expires_after",
         "heartbeat_timeout",
         "pause_after",
         "union of schedules",

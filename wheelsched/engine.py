@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import commands, protocol, reads, records, workers
+from . import arguments, commands, protocol, reads, records, run_commands, workers
 from ._wheel import Wheel
 from .errors import InternalError, InvalidArgumentError, UnimplementedError, WheelschedError
 from .misfire import as_columns, catch_up
@@ -31,7 +31,7 @@ from .model import (
 )
 from .schedule import ScheduleTable
 from .specs import OVERLAP_ALLOW, OVERLAP_BUFFER, SpecTable
-from .turn import ClockBack, Incoming, Disconnect, Effects, Now, WorkerGone
+from .turn import ClockBack, Disconnect, Effects, Incoming, Now, WorkerGone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -156,7 +156,7 @@ class Engine:
             handler = commands.VERBS.get(request.verb) or workers.VERBS.get(request.verb)
             if handler is None:
                 raise UnimplementedError(f"verb {request.verb[:40]!r} is not known; this server speaks version {protocol.VERSION}")
-            frame = commands.remembered(self, item) if request.verb in protocol.MUTATING else None
+            frame = arguments.remembered(self, item) if request.verb in protocol.MUTATING else None
             if frame is None:
                 frame = handler(self, item)
         except WheelschedError as e:
@@ -297,7 +297,7 @@ class Engine:
                 self.record("WAKE", {"at": self.now.wall_us, "run": rows})
                 self.effects.lags.append(("queued", self.state.runs.gather(rows)["due_us"]))
         workers.expire_leases(self)
-        commands.expire_waiters(self)
+        run_commands.expire_waiters(self)
 
     def turn_of(self, rows: NDArray[np.uint32]) -> None:
         """Runs have ended: jobs that have others waiting for their turn come to the next look."""

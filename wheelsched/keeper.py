@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from . import reads
-from .commands import parse_run_id
 from .errors import InvalidArgumentError, NotFoundError
 from .history import Block, runs_page
 from .memory_journal import Batch
 from .model import MS, NEVER, US
+from .run_commands import parse_run_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import io
 import mmap
 import os
 import signal
-import sys
+import threading
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .model import OUTPUT_MAX
 
@@ -32,6 +33,8 @@ FILE_BYTES: Final = 4_096
 MAGIC: Final = 0x3144_5452_5453_5357  # "WSSTRTD1"
 VERSION: Final = 1
 SKIPS_MAX: Final = 256
+JOIN_BYTES: Final = 4_096
+CUT_MARK_MAX: Final = 64  # room for the line that says how much was left out
 _BOOT_AT: Final = 256  # byte offset of the boot id
 _SKIPS_AT: Final = 64  # word offset of the ring of cancelled tokens
 _PR_SET_PDEATHSIG: Final = 1
@@ -131,7 +134,13 @@ def signal_group(pgid: int, number: int) -> bool:
 
 def members(pgid: int, mark: str) -> list[int]:
     """Living processes of a group or session whose environment carries the mark: ours, although the leader is gone."""
-    return [pid for pid in _pids() if (f := _stat(pid)) and f[0] not in "ZX" and pgid in (int(f[2]), int(f[3])) and has_mark(pid, f"{MARK}={mark}")]
+    wanted = f"{MARK}={mark}"
+    found = []
+    for pid in _pids():
+        fields = _stat(pid)
+        if fields and fields[0] not in "ZX" and pgid in (int(fields[2]), int(fields[3])) and has_mark(pid, wanted):
+            found.append(pid)
+    return found
 
 
 def marked(mark: str) -> list[int]:
@@ -175,57 +184,79 @@ def group_left(pgid: int, begun: int, mark: str) -> bool:
     return pgid > 1 and (bool(begun and begun_ticks(pgid) == begun) or bool(members(pgid, mark)))
 
 
-class Capture:
+class Capture(io.RawIOBase):
     """Keeps the first and the last half of `limit` bytes of a stream; memory stays flat whatever is written.
 
-    Also the raw stream under `sys.stdout`: `dirty` tells that something was written since the last `take`.
+    It is also the binary stream under an executor's `sys.stdout`: what Python code prints touches no descriptor. In a
+    forked child, whose memory nobody reads, it writes to descriptor `fd`.
     """
 
     def __init__(self, fd: int, limit: int = OUTPUT_MAX) -> None:
-        self.fd = fd
-        self.dirty = False
+        super().__init__()
+        self.dirty = False  # was anything written since the last `take`?
+        self._fd = fd
+        self._pid = os.getpid()
         self._half = limit // 2
+        self._lock = threading.Lock()
+        self._clear()
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _clear(self) -> None:
         self._head = bytearray()
         self._tail: deque[bytes] = deque()
         self._tail_bytes = 0
         self._total = 0
 
+    def _forked(self) -> None:
+        self._pid = 0
+        self._lock = threading.Lock()
+
+    def writable(self) -> bool:
+        """Yes."""
+        return True
+
+    def fileno(self) -> int:
+        """The descriptor that children inherit."""
+        return self._fd
+
+    def write(self, data: Any) -> int:
+        """Keep `data`, or what there is room for."""
+        data = bytes(data)
+        if self._pid:
+            self.add(data)
+            return len(data)
+        return os.write(self._fd, data)
+
     def add(self, data: bytes) -> None:
-        """Keep what there is room for."""
+        """As write, and never to the descriptor."""
         self.dirty = True
-        self._total += len(data)
-        room = self._half - len(self._head)
-        if room > 0:
-            self._head += data[:room]
-            data = data[room:]
-        if not data:
-            return
-        data = data[-self._half :]
-        if self._tail and len(data) + len(self._tail[-1]) <= 4_096:  # many small writes are joined: no object for each
-            data = self._tail.pop() + data
-            self._tail_bytes -= len(data)
-            self._tail_bytes += 0
-            self._tail_bytes = sum(map(len, self._tail))
-        self._tail.append(data)
-        self._tail_bytes += len(data)
-        while self._tail_bytes - len(self._tail[0]) >= self._half:
-            self._tail_bytes -= len(self._tail.popleft())
+        with self._lock:
+            self._total += len(data)
+            room = self._half - len(self._head)
+            if room > 0:
+                self._head += data[:room]
+                data = data[room:]
+            if not data:
+                return
+            data = data[-self._half :]
+            self._tail_bytes += len(data)
+            if self._tail and len(data) + len(self._tail[-1]) <= JOIN_BYTES:  # no object for each small write
+                self._tail[-1] += data
+            else:
+                self._tail.append(data)
+            while self._tail_bytes - len(self._tail[0]) >= self._half:
+                self._tail_bytes -= len(self._tail.popleft())
 
     def take(self) -> tuple[bytes, int]:
-        """(what was kept, bytes left out between its halves); the capture is empty afterwards."""
-        tail = b"".join(self._tail)[-self._half :]
-        cut = self._total - len(self._head) - len(tail)
-        data = bytes(self._head)
-        if cut:
-            mark = f"\n[... {cut} bytes left out ...]\n".encode()
-            keep = self._half - len(mark)
-            cut += len(tail) - min(len(tail), keep)
-            mark = f"\n[... {cut} bytes left out ...]\n".encode()
-            data += mark + tail[-keep:]
-        else:
-            data += tail
-        self._head.clear()
-        self._tail.clear()
-        self._tail_bytes = self._total = 0
-        self.dirty = False
-        return data, cut
+        """(what was kept, with a mark where bytes were left out; how many were). The capture is empty afterwards."""
+        with self._lock:
+            self.dirty = False
+            tail = b"".join(self._tail)[-self._half :]
+            cut = self._total - len(self._head) - len(tail)
+            data = bytes(self._head)
+            if cut:
+                tail = tail[CUT_MARK_MAX:]
+                cut = self._total - len(data) - len(tail)
+                tail = f"\n[... {cut} bytes left out ...]\n".encode() + tail
+            self._clear()
+        return data + tail, cut

@@ -304,8 +304,8 @@ class State:
                 raise CorruptJournalError(f"snapshot of version {small.get('version')}; this program reads {SNAPSHOT_VERSION}")
             state._load_small(small)
             for piece in pieces:
-                table = {b"J": state.jobs, b"R": state.runs}[piece[:1]]
-                table.load(int.from_bytes(piece[1:5], "little"), piece[5:])
+                load = {b"J": state.jobs.load, b"R": state.runs.load}[piece[:1]]
+                load(int.from_bytes(piece[1:5], "little"), piece[5:])
         except (StopIteration, ValueError, KeyError, TypeError) as e:
             raise CorruptJournalError(f"the snapshot is damaged: {type(e).__name__}: {e}") from e
         state.runs.order = small["order"]

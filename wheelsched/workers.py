@@ -14,8 +14,9 @@ import msgpack
 import numpy as np
 
 from . import protocol
+from .definition import check_announced
 from .errors import FailedPreconditionError, InvalidArgumentError
-from .model import BATCH_MAX, HEARTBEAT_US, LEASE_US, NEVER, OUTPUT_MAX, Event, JobState, Outcome
+from .model import BATCH_MAX, HEARTBEAT_US, LEASE_US, NEVER, OUTPUT_MAX, Event, JobState, Outcome, parse_task_name
 from .turn import WorkerGone
 
 if TYPE_CHECKING:
@@ -83,8 +84,9 @@ def hello(engine: Engine, cmd: Incoming) -> bytes:
             add_worker(engine, cmd.conn, name, "external", cmd.uid)
             session = engine.sessions[cmd.conn]
             session.lease_until_us = engine.now.mono_us + LEASE_US
-        session.tasks = frozenset(tasks)
-        engine.announced.update(tasks)
+        checked = {parse_task_name(task): check_announced(options) for task, options in tasks.items()}
+        session.tasks = frozenset(checked)
+        engine.announced.update(checked)
     elif session is None:
         session = engine.sessions[cmd.conn] = Session(cmd.conn, cmd.uid, name=name)
     result = {

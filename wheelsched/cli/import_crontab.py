@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -61,7 +62,7 @@ def crontab(file: Path, **flags: Any) -> None:
     """
     sh = shell()
     try:
-        text = click.get_text_stream("stdin").read() if str(file) == "-" else file.read_text(encoding="utf-8")
+        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as e:
         raise Failed(f"{file}: {e.strerror if isinstance(e, OSError) else 'not UTF-8'}") from e
     tz = flags["tz"] or machine_zone()

@@ -1,0 +1,68 @@
+"""Arguments of requests, checked; and the memory that makes a repeated request harmless."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from . import protocol
+from .errors import InvalidArgumentError
+from .model import INSTANT_MAX_US, MS, NEVER, PAYLOAD_MAX
+
+if TYPE_CHECKING:
+    from .engine import Engine
+    from .turn import Incoming
+
+
+def remembered(engine: Engine, cmd: Incoming) -> bytes | None:
+    """The answer to a request id that was seen before; None for a new one. InvalidArgumentError when there is none."""
+    rid = cmd.request.args.get("rid")
+    if not isinstance(rid, bytes) or len(rid) != 16:
+        raise InvalidArgumentError(f"{cmd.request.verb}: rid, a bin of 16 bytes, is wanted: it makes a repeat harmless")
+    seen = engine.state.replies.get(rid)
+    return None if seen is None else protocol.encode_ok(cmd.request.id, msgpack.unpackb(seen[1], raw=False))
+
+
+def done(engine: Engine, cmd: Incoming, result: Any) -> bytes:
+    """Remember the answer of a mutating verb, then send it."""
+    reply = msgpack.packb(result, use_bin_type=True)
+    engine.record("REPLY", {"at": engine.now.wall_us, "rid": cmd.request.args["rid"], "reply": reply})
+    return protocol.encode_ok(cmd.request.id, result)
+
+
+def text(args: dict[str, Any], name: str, limit: int, default: str = "") -> str:
+    """A text argument of at most `limit` characters."""
+    value = args.get(name, default)
+    if value is None:
+        return default
+    if not isinstance(value, str) or len(value) > limit:
+        raise InvalidArgumentError(f"{name}: a text of at most {limit} characters is wanted")
+    return value
+
+
+def whole(args: dict[str, Any], name: str, low: int, high: int, default: int | None = None) -> int | None:
+    """A whole number between two limits, or the default for nil."""
+    value = args.get(name, default)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidArgumentError(f"{name}: a whole number from {low} to {high} is wanted, not {value!r}")
+    return value
+
+
+def payload_of(value: Any) -> bytes:
+    """A checked payload."""
+    if not isinstance(value, bytes) or not value:
+        raise InvalidArgumentError("payload: a bin with the encoded [args, kwargs] is wanted")
+    if len(value) > PAYLOAD_MAX:
+        raise InvalidArgumentError(f"payload of {len(value)} bytes: at most {PAYLOAD_MAX} are allowed")
+    protocol.decode_payload(value)
+    return value
+
+
+def param_of(value: Any) -> int:
+    """A checked param_us, in whole milliseconds."""
+    if isinstance(value, bool) or not isinstance(value, int) or not (value == NEVER or 0 <= value <= INSTANT_MAX_US):
+        raise InvalidArgumentError("param_us: microseconds since 1970, up to the year 9999, are wanted")
+    return value if value == NEVER else -(-value // MS) * MS

@@ -1,0 +1,219 @@
+"""put and put_many: upsert by name. What is the same already stays untouched; what was decided before never fires again."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from . import reads, records
+from .arguments import done, param_of, payload_of, text, whole
+from .definition import check_given, resolve
+from .errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, ResourceExhaustedError, ScheduleError
+from .model import FRAME_JOBS_MAX, INSTANT_MAX_US, MS, NEVER, NOTE_MAX, PAYLOAD_MAX, JobState, display_name, parse_job_name
+from .specs import KIND_AT, KIND_EVERY, KIND_MANUAL
+from .state import job_key, spec_bytes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .engine import Engine
+    from .turn import Incoming
+
+_NO_ROW: Final = 0xFFFFFFFF
+UNCHANGED, CREATED, UPDATED = 0, 1, 2
+_RESULTS: Final = ("unchanged", "created", "updated")
+_HASHED: Final = re.compile(r"(?<![A-Za-z])[Hh](?![A-Za-z])")  # the H of a cron expression: another schedule for each job
+
+
+def job_row(engine: Engine, args: dict[str, Any], *, deleted: bool = False) -> int:
+    """Row of the named job, its occurrences up to now decided; not_found for none and for a deleted one."""
+    name = parse_job_name(args.get("name"))
+    row = engine.state.find_job(name.encode())
+    if row is not None:
+        engine.decide_job(row)
+        if deleted or engine.state.jobs.gather(np.array([row], np.uint32))["state"][0] != JobState.DELETED:
+            return row
+    raise NotFoundError(f"no job {display_name(name)}")
+
+
+def spec_number(engine: Engine, given: Any, name: str) -> int:
+    """Number of the resolved definition; a new one is compiled first and then recorded."""
+    given = check_given(given)
+    wire = resolve(given, engine.announced.get(given["task"]))
+    wire["namespace"] = name.partition("/")[0]
+    schedule = wire["schedule"]
+    if schedule["kind"] == "cron" and _HASHED.search(schedule["expr"]):
+        wire["hash_id"] = name
+    key = spec_bytes(wire)
+    spec = engine.state.spec_ids.get(key)
+    if spec is None:
+        spec = len(engine.state.specs)
+        if spec >= 2**24:
+            raise ResourceExhaustedError("16,777,216 different definitions are stored; use fewer distinct schedules and policies")
+        engine.specs.add(spec, wire)  # raises before anything is recorded
+        engine.record("SPEC", {"id": spec, "wire": wire})
+    return spec
+
+
+def first_next(engine: Engine, rows: NDArray[np.uint32], spec: NDArray[np.uint32], param: NDArray[np.int64]
+               ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
+    """(param, next, cursor, state) of put jobs. What was decided before, tombstones included, never fires again."""
+    n = len(rows)
+    now = engine.now.wall_us
+    cursor = np.full(n, -1, np.int64)
+    state = np.full(n, JobState.ACTIVE, np.uint8)
+    old = np.flatnonzero(rows != _NO_ROW)
+    kind = engine.specs.kind[spec]
+    param = param.copy()
+    if len(old):
+        fields = engine.state.jobs.gather(rows[old])
+        cursor[old] = fields["cursor_us"]
+        state[old[fields["state"] == JobState.PAUSED]] = JobState.PAUSED
+        keep = (kind[old] == KIND_EVERY) & (param[old] == NEVER) & (engine.specs.kind[fields["spec"]] == KIND_EVERY) \
+            & (engine.specs.a[fields["spec"]] == engine.specs.a[spec[old]])
+        param[old[keep]] = fields["param_us"][keep]
+    fresh = (kind == KIND_EVERY) & (param == NEVER)
+    param[fresh] = -(-now // MS) * MS
+    at = kind == KIND_AT
+    after = np.where(at, cursor, np.maximum(cursor, now))
+    following = engine.specs.next(spec, param, after)
+    state[(following == NEVER) & (state == JobState.ACTIVE) & (kind != KIND_MANUAL)] = JobState.FINISHED
+    following[state == JobState.PAUSED] = NEVER
+    return param, following, cursor, state
+
+
+def put_jobs(engine: Engine, cmd: Incoming, names: list[bytes], payloads: list[bytes], spec: NDArray[np.uint32],
+             param: NDArray[np.int64], note: list[list[Any]], *, paused: bool | None = None) -> NDArray[np.uint8]:
+    """Upsert by name; what is the same already stays untouched. Result codes."""
+    keys = b"".join([job_key(n) for n in names])
+    rows = engine.state.jobs.find(names, keys)
+    known = np.flatnonzero(rows != _NO_ROW)
+    for row in rows[known].tolist():
+        engine.decide_job(row)
+    param, following, cursor, state = first_next(engine, rows, spec, param)
+    if paused is not None:
+        state[:] = np.where(paused & (state != JobState.FINISHED), JobState.PAUSED, state)
+        following[state == JobState.PAUSED] = NEVER
+    result = np.full(len(names), CREATED, np.uint8)
+    if len(known):
+        same = engine.state.jobs.same(rows, spec, param, payloads) > 0
+        old = engine.state.jobs.gather(rows[known])["state"]
+        same[known[old == JobState.DELETED]] = False
+        if paused is not None:
+            same[known[(old == JobState.PAUSED) != paused]] = False
+        if note:
+            same[[i for i, _ in note]] = False
+        result[known[old != JobState.DELETED]] = UPDATED
+        result[same] = UNCHANGED
+    take = np.flatnonzero(result != UNCHANGED)
+    if not len(take):
+        return result
+    pick = take.tolist()
+    whole_frame = len(pick) == len(names)
+    made = engine.record("PUT", {
+        "at": engine.now.wall_us, "uid": cmd.uid,
+        "name": records.Blobs(names if whole_frame else [names[i] for i in pick]),
+        "key": keys if whole_frame else b"".join([keys[10 * i : 10 * i + 10] for i in pick]),
+        "payload": records.Blobs(payloads if whole_frame else [payloads[i] for i in pick]),
+        "spec": spec[take], "param": param[take], "next": following[take], "cursor": cursor[take], "state": state[take],
+        "note": [[pick.index(i), n] for i, n in note if i in pick],
+    })
+    engine.arm_jobs(made, following[take])
+    return result
+
+
+def put(engine: Engine, cmd: Incoming) -> bytes:
+    """Upsert one job."""
+    args = cmd.request.args
+    name = parse_job_name(args.get("name"))
+    if name.partition("/")[2].startswith("~"):
+        raise InvalidArgumentError(f"job name {name}: names beginning with ~ are reserved")
+    payload = payload_of(args.get("payload"))
+    param = param_of(args.get("param_us", NEVER))
+    paused = args.get("paused")
+    if paused is not None and not isinstance(paused, bool):
+        raise InvalidArgumentError("paused: true or false is wanted")
+    row = engine.state.find_job(name.encode())
+    if row is not None:
+        engine.decide_job(row)
+    version = whole(args, "version", 0, 2**32 - 1)
+    have = 0 if row is None else int(engine.state.jobs.gather(np.array([row], np.uint32))["version"][0])
+    if version is not None and version != have:
+        raise AlreadyExistsError(f"job {display_name(name)} is at version {have}, not {version}: read it again and repeat", version=have)
+    spec = spec_number(engine, args.get("given"), name)
+    if engine.specs.kind[spec] == KIND_AT and param == NEVER:
+        raise ScheduleError("at: param_us, the instant, is wanted")
+    note = text(args, "note", NOTE_MAX)
+    result = put_jobs(
+        engine, cmd, [name.encode()], [payload], np.array([spec], np.uint32), np.array([param], np.int64), [[0, note]] if note else [],
+        paused=paused,
+    )
+    row = engine.state.find_job(name.encode())
+    assert row is not None
+    return done(engine, cmd, {**reads.job(engine.state, row), "result": _RESULTS[int(result[0])]})
+
+
+def put_many(engine: Engine, cmd: Incoming) -> bytes:
+    """Upsert a frame of jobs, all or nothing."""
+    args = cmd.request.args
+    names, payloads, given = args.get("names"), args.get("payload"), args.get("given")
+    if not isinstance(names, list) or not isinstance(payloads, list) or not isinstance(given, list) or len(names) != len(payloads):
+        raise InvalidArgumentError("put_many: names, payload and given are lists, the first two of one length")
+    n = len(names)
+    if not 1 <= n <= FRAME_JOBS_MAX:
+        raise InvalidArgumentError(f"put_many: 1 to {FRAME_JOBS_MAX} jobs a frame, not {n}")
+    which, param = _column(args, "which", "<u4", n), _column(args, "param_us", "<i8", n)
+    if len(given) == 0 or int(which.max()) >= len(given):
+        raise InvalidArgumentError("put_many: which names a row of `given` that is not there")
+    faults: list[list[Any]] = []
+    full = []
+    for i, name in enumerate(names):
+        try:
+            full.append(parse_job_name(name))
+        except InvalidArgumentError as e:
+            faults.append([i, str(e)])
+        if not isinstance(payloads[i], bytes) or not 0 < len(payloads[i]) <= PAYLOAD_MAX:
+            faults.append([i, f"payload: a bin of 1 to {PAYLOAD_MAX} bytes is wanted"])
+    if not faults and len(set(full)) != n:
+        first = {x: i for i, x in reversed(list(enumerate(full)))}
+        faults = [[i, f"job {x} is in the frame twice"] for i, x in enumerate(full) if first[x] != i]
+    bad = (param != NEVER) & ((param < 0) | (param > INSTANT_MAX_US))
+    faults += [[i, "param_us is out of range"] for i in np.flatnonzero(bad).tolist()]
+    if not faults:
+        spec = _specs_of(engine, given, which, full, faults)
+    if not faults:
+        missing = (engine.specs.kind[spec] == KIND_AT) & (param == NEVER)
+        faults += [[i, "at: param_us, the instant, is wanted"] for i in np.flatnonzero(missing).tolist()]
+    if faults:
+        raise InvalidArgumentError(f"job {faults[0][0]} of the frame: {faults[0][1]} (nothing was stored)", jobs=faults[:100])
+    param = np.where(param == NEVER, NEVER, -(-param // MS) * MS)
+    result = put_jobs(engine, cmd, [x.encode() for x in full], payloads, spec, param, [])
+    return done(engine, cmd, {"result": result.tobytes()})
+
+
+def _column(args: dict[str, Any], name: str, dtype: str, n: int) -> NDArray[Any]:
+    data = args.get(name)
+    if not isinstance(data, bytes) or len(data) != n * np.dtype(dtype).itemsize:
+        raise InvalidArgumentError(f"{name}: a column of {n} rows is wanted")
+    return np.frombuffer(data, dtype)
+
+
+def _specs_of(engine: Engine, given: list[Any], which: NDArray[Any], names: list[str], faults: list[list[Any]]) -> NDArray[np.uint32]:
+    """Definition numbers, each distinct (given, namespace) resolved once; jobs with an H in their expression one by one."""
+    out = np.zeros(len(names), np.uint32)
+    cache: dict[tuple[int, str], int] = {}
+    spaces = [x.partition("/")[0] for x in names]
+    for i, (w, space) in enumerate(zip(which.tolist(), spaces, strict=True)):
+        spec = cache.get((w, space))
+        if spec is None:
+            try:
+                spec = spec_number(engine, given[w], names[i])
+            except InvalidArgumentError as e:
+                faults.append([i, str(e)])
+                continue
+            if "hash_id" not in engine.state.specs[spec]:
+                cache[(w, space)] = spec
+        out[i] = spec
+    return out

@@ -1,0 +1,234 @@
+"""The verbs about runs: trigger, enqueue, cancel, wait, dead letters."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from . import protocol, reads, records
+from .arguments import done, payload_of, text, whole
+from .definition import check_given
+from .errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from .model import (
+    FRAME_JOBS_MAX,
+    INSTANT_MAX_US,
+    KEY_MAX,
+    MS,
+    NEVER,
+    Event,
+    JobState,
+    RunState,
+    Trigger,
+    display_name,
+    parse_job_name,
+)
+from .put import job_row, spec_number
+from .state import job_key, other_run_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from .engine import Engine
+    from .turn import Incoming
+
+
+def cancel_rows(engine: Engine, rows: NDArray[np.uint32]) -> None:
+    """Cancel runs that no worker holds."""
+    engine.delayed.cancel(rows)
+    engine.mono.cancel(rows)
+    engine.record("RUNS", {"at": engine.now.wall_us, "event": int(Event.CANCEL), "run": rows})
+    engine.counters["cancelled"] += len(rows)
+    engine.turn_of(rows)
+    engine.end_waits(rows)
+
+
+def trigger(engine: Engine, cmd: Incoming) -> bytes:
+    """Run a job now, with a run of its own."""
+    key = text(cmd.request.args, "key", KEY_MAX)
+    row = job_row(engine, cmd.request.args)
+    fields = engine.state.jobs.gather(np.array([row], np.uint32))[0]
+    name = engine.state.jobs.names(np.array([row], np.uint32))[0]
+    scoped = b"trigger\0" + name + b"\0" + key.encode() if key else b""
+    known = _known_key(engine, cmd, scoped)
+    if known:
+        return known
+    wire = engine.state.specs[int(fields["spec"])]
+    busy = int(fields["active"]) + int(fields["waiting"])
+    state, due = RunState.QUEUED, engine.now.wall_us
+    if busy:
+        policy = wire["overlap"]["policy"]
+        if policy == "skip" or (policy == "allow" and busy >= engine.specs.overlap_max[int(fields["spec"])]):
+            blocking = _blocking(engine, row)
+            shown = display_name(name.decode())
+            raise FailedPreconditionError(f"job {shown} is busy with run {blocking} (overlap {policy})", run_id=blocking)
+        if policy != "allow":
+            state, due = RunState.SCHEDULED, -1
+    return _new_run(engine, cmd, row, name, int(fields["spec"]), Trigger.MANUAL, engine.now.wall_us, due, state,
+                    engine.state.jobs.payload(row), scoped)
+
+
+def _blocking(engine: Engine, row: int) -> str:
+    members = np.array(engine.state.runs.of_job(row), np.uint32)
+    fields = engine.state.runs.gather(members)
+    open_rows = members[fields["state"] <= RunState.RETRY_WAIT]
+    return engine.state.runs.text_id(int(open_rows[-1]))
+
+
+def _known_key(engine: Engine, cmd: Incoming, scoped: bytes) -> bytes | None:
+    """The answer when an idempotency key was used before: the run it made."""
+    known = engine.state.keys.get(scoped) if scoped else None
+    if known is None:
+        return None
+    return done(engine, cmd, reads.run_or_stub(engine, known.run_id))
+
+
+def _new_run(engine: Engine, cmd: Incoming, job: int, name: bytes, spec: int, kind: Trigger, nominal: int, due: int, state: RunState,
+             payload: bytes, scoped: bytes) -> bytes:
+    run_id = other_run_id(name, engine.now.wall_us, engine.state.meta.seq + 1, 0)
+    rows = engine.record("ENQUEUE", {
+        "at": engine.now.wall_us, "uid": cmd.uid, "job": np.array([job], np.uint32), "id": run_id, "spec": np.array([spec], np.uint32),
+        "trigger": np.array([kind], np.uint8), "nominal": np.array([nominal], np.int64), "due": np.array([due], np.int64),
+        "state": np.array([state], np.uint8), "payload": records.Blobs([payload]), "key": [[0, scoped]] if scoped else [],
+    })
+    engine.counters["created"] += 1
+    if state == RunState.SCHEDULED and due >= 0:
+        engine.delayed.add(rows, np.array([-(-due // MS)], np.int64))
+    return done(engine, cmd, reads.run(engine.state, int(rows[0]), engine.running))
+
+
+def enqueue(engine: Engine, cmd: Incoming) -> bytes:
+    """A one-time run of a task; its job is the reserved NAMESPACE/~TASK."""
+    args = cmd.request.args
+    namespace = text(args, "namespace", 64, "default")
+    given = check_given({**args.get("given", {}), "schedule": {"kind": "manual"}})
+    name = parse_job_name(f"{namespace}/x").partition("/")[0] + "/~" + given["task"]
+    payload = payload_of(args.get("payload"))
+    key = text(args, "key", KEY_MAX)
+    scoped = b"enqueue\0" + name.encode() + b"\0" + key.encode() if key else b""
+    known = _known_key(engine, cmd, scoped)
+    if known:
+        return known
+    now = engine.now.wall_us
+    at, delay = whole(args, "at_us", 0, INSTANT_MAX_US), whole(args, "delay_us", 0, INSTANT_MAX_US)
+    if at is not None and delay is not None:
+        raise InvalidArgumentError("enqueue: give at_us or delay_us, not both")
+    nominal = -(-(at if at is not None else now + (delay or 0)) // MS) * MS if at is not None or delay else now
+    spec = spec_number(engine, given, name)
+    row = engine.state.find_job(name.encode())
+    if row is None:
+        blank = np.array([NEVER], np.int64)
+        engine.record("PUT", {
+            "at": now, "uid": cmd.uid, "name": records.Blobs([name.encode()]), "key": job_key(name.encode()),
+            "payload": records.Blobs([b""]), "spec": np.array([spec], np.uint32), "param": blank, "next": blank,
+            "cursor": np.array([-1], np.int64), "state": np.array([JobState.ACTIVE], np.uint8), "note": [],
+        })
+        row = engine.state.find_job(name.encode())
+        assert row is not None
+    later = nominal > now
+    return _new_run(engine, cmd, row, name.encode(), spec, Trigger.ENQUEUE, nominal, nominal,
+                    RunState.SCHEDULED if later else RunState.QUEUED, payload, scoped)
+
+
+def run_row(engine: Engine, args: dict[str, Any]) -> int:
+    """Row of the run with that id, if it is not folded; not_found otherwise."""
+    row = engine.state.find_run(parse_run_id(args.get("id")))
+    if row is None:
+        raise NotFoundError(f"no open run {args.get('id')}")
+    return row
+
+
+def parse_run_id(value: Any) -> bytes:
+    """The 16 bytes of a run id given as 32 hex digits."""
+    try:
+        run_id = bytes.fromhex(value)
+    except (ValueError, TypeError):
+        run_id = b""
+    if len(run_id) != 16:
+        raise InvalidArgumentError(f"run id {str(value)[:60]!r}: 32 hex digits are wanted")
+    return run_id
+
+
+def cancel(engine: Engine, cmd: Incoming) -> bytes:
+    """Cancel a run: at once when no worker holds it, else through its worker."""
+    row = run_row(engine, cmd.request.args)
+    rows = np.array([row], np.uint32)
+    fields = engine.state.runs.gather(rows)[0]
+    if fields["state"] == RunState.LEASED:
+        engine.record("ASK_CANCEL", {"at": engine.now.wall_us, "run": rows})
+        engine.effects.cancels.append((int(fields["worker"]), int(fields["token"])))
+    elif fields["state"] <= RunState.RETRY_WAIT:
+        cancel_rows(engine, rows)
+    elif fields["state"] != RunState.CANCELLED:
+        state = RunState(int(fields["state"])).name.lower()
+        raise FailedPreconditionError(f"the run is {state} already")
+    return done(engine, cmd, reads.run(engine.state, row, engine.running))
+
+
+def dead_rows(engine: Engine, args: dict[str, Any]) -> NDArray[np.uint32]:
+    """Dead letters by ids or by a pattern over job names."""
+    ids, match = args.get("ids"), args.get("match")
+    if (ids is None) == (match is None):
+        raise InvalidArgumentError("give match (a pattern such as 'billing/*') or ids")
+    if ids is not None:
+        if not isinstance(ids, list) or len(ids) > FRAME_JOBS_MAX:
+            raise InvalidArgumentError(f"ids: a list of at most {FRAME_JOBS_MAX} run ids is wanted")
+        rows = np.array([run_row(engine, {"id": i}) for i in dict.fromkeys(ids)], np.uint32)
+        if len(rows) and (engine.state.runs.gather(rows)["state"] != RunState.DEAD).any():
+            raise FailedPreconditionError("some of these runs are no dead letters")
+        return rows
+    rows = engine.state.runs.peek(2, 2**31)
+    if match == "*" or not len(rows):
+        return rows
+    jobs = engine.state.runs.gather(rows)["job"].copy()
+    names = [display_name(x.decode()) for x in engine.state.jobs.names(jobs)]
+    return rows[np.array([fnmatchcase(x, str(match)) for x in names], np.bool_)]
+
+
+def _settle_dead(engine: Engine, cmd: Incoming, event: Event) -> bytes:
+    rows = dead_rows(engine, cmd.request.args)
+    if len(rows):
+        engine.record("RUNS", {"at": engine.now.wall_us, "event": int(event), "run": rows})
+    return done(engine, cmd, {"count": len(rows)})
+
+
+def redrive(engine: Engine, cmd: Incoming) -> bytes:
+    """Send dead letters back to their queues, with all their attempts anew."""
+    return _settle_dead(engine, cmd, Event.REDRIVE)
+
+
+def discard(engine: Engine, cmd: Incoming) -> bytes:
+    """Give dead letters up: they leave the list for history, as dead."""
+    return _settle_dead(engine, cmd, Event.DISCARD)
+
+
+def wait(engine: Engine, cmd: Incoming) -> bytes:
+    """Answer when the run is final or the time is over."""
+    run_id = parse_run_id(cmd.request.args.get("id"))
+    row = run_row(engine, cmd.request.args)
+    if engine.state.runs.gather(np.array([row], np.uint32))["state"][0] > RunState.RETRY_WAIT:
+        return protocol.encode_ok(cmd.request.id, reads.run(engine.state, row, engine.running))
+    limit = whole(cmd.request.args, "timeout_us", 0, 2**62, 2**62) or 0
+    engine.waiters.setdefault(run_id, []).append((cmd.conn, cmd.request.id, engine.now.mono_us + limit))
+    return b""
+
+
+def expire_waiters(engine: Engine) -> None:
+    """Answer waits whose time is over with the run as it stands."""
+    for run_id in [r for r, waiting in engine.waiters.items() if any(w[2] <= engine.now.mono_us for w in waiting)]:
+        keep = []
+        for conn, request_id, deadline in engine.waiters.pop(run_id):
+            if deadline > engine.now.mono_us:
+                keep.append((conn, request_id, deadline))
+            else:
+                engine.reply(conn, protocol.encode_ok(request_id, reads.run_or_stub(engine, run_id)))
+        if keep:
+            engine.waiters[run_id] = keep
+
+
+VERBS: Final[dict[str, Callable[[Engine, Incoming], bytes]]] = {
+    "trigger": trigger, "enqueue": enqueue, "cancel": cancel, "redrive": redrive, "discard": discard, "wait": wait,
+}

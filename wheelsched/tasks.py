@@ -1,0 +1,335 @@
+"""Tasks: `@task` marks a function and keeps no registry; `current_run` is what user code sees of its run.
+
+Importing this needs no server and no connection. `command` and `http`, the built-in tasks, are off until allowed.
+"""
+
+from __future__ import annotations
+
+import os
+from contextvars import ContextVar
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, TypeVar, cast
+
+from . import protocol
+from .errors import FailedPreconditionError, InvalidArgumentError, PayloadError
+from .model import PRIORITY_MAX, US, Call, Retry, display_name, parse_duration, parse_task_name, to_datetime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from datetime import datetime
+
+ATTRIBUTE: Final = "__wheelsched_task__"
+NOOP: Final = "wheelsched.noop"
+HTTP_BODY_MAX: Final = 16 * 1024  # bytes of a response kept as the run's output
+_ENVIRONMENT: Final = ("PATH", "HOME", "LANG", "LANGUAGE", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class TaskFunction(Protocol, Generic[P, R_co]):
+    """A function that `@task` marked: it is called as before, and `.call()` makes a Call."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Call the plain function, here and now."""
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call:
+        """A Call of this task with these arguments. PayloadError when the function can't take them."""
+
+
+class Task:
+    """What a decorator said about a function. `options` are as the user gave them."""
+
+    __slots__ = ("batch", "function", "name", "options", "signature")
+
+    def __init__(self, name: str, function: Callable[..., Any], options: dict[str, Any], *, batch: bool = False) -> None:
+        """InvalidArgumentError for values that can't be."""
+        self.name = parse_task_name(name)
+        self.function = function
+        self.options = options
+        self.batch = batch
+        self.signature: Any = None
+        self.wire()
+
+    def call(self, *args: Any, **kwargs: Any) -> Call:
+        """A Call that carries the decorator's values. PayloadError when the function can't take these arguments."""
+        if not self.batch:
+            import inspect  # noqa: PLC0415 - only for who makes calls
+
+            try:
+                if self.signature is None:
+                    self.signature = inspect.signature(self.function)
+                self.signature.bind(*args, **kwargs)
+            except TypeError as e:
+                raise PayloadError(f"{self.name}: {e}") from None
+        return Call(self.name, *args, **kwargs).with_options(self.options)
+
+    def wire(self) -> dict[str, Any]:
+        """The options as a worker announces them: queue, timeout_us, retry, priority; only those given."""
+        out: dict[str, Any] = {}
+        for key, value in self.options.items():
+            if key == "timeout":
+                out["timeout_us"] = parse_duration(value, "timeout")
+            elif key == "retry":
+                out["retry"] = (Retry(attempts=value) if isinstance(value, int) else value).to_wire()
+            elif key == "queue":
+                out["queue"] = parse_task_name(value, "queue")
+            elif isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= PRIORITY_MAX:
+                raise InvalidArgumentError(f"priority: a whole number from 0 to {PRIORITY_MAX} is wanted, not {value!r}")
+            else:
+                out["priority"] = value
+        return out
+
+
+def task(
+    name: str, *, queue: str | None = None, timeout: Any = None, retry: Retry | int | None = None, priority: int | None = None, batch: bool = False
+) -> Callable[[Callable[P, R]], TaskFunction[P, R]]:
+    """Mark a function as the task `name`; it stays a plain function. InvalidArgumentError for values that can't be.
+
+    `timeout` is a duration (timedelta, seconds, text), counted from the first instruction of each attempt. With
+    `batch=True` the function gets a list of runs and returns a list with one value a run; an Exception instance
+    in that list fails that run alone.
+    """
+    given = {"queue": queue, "timeout": timeout, "retry": retry, "priority": priority}
+    options = {key: value for key, value in given.items() if value is not None}
+    if retry is not None and (isinstance(retry, bool) or not isinstance(retry, int | Retry)):
+        raise InvalidArgumentError(f"retry: a Retry or a number of attempts is wanted, not {type(retry).__name__}")
+
+    def mark(function: Callable[P, R]) -> TaskFunction[P, R]:
+        made = Task(name, function, options, batch=batch)
+        setattr(function, ATTRIBUTE, made)
+        function.call = made.call  # type: ignore[attr-defined]
+        return cast("TaskFunction[P, R]", function)
+
+    return mark
+
+
+def load_tasks(modules: Iterable[str]) -> dict[str, Task]:
+    """Import modules and collect the functions that are marked. What an import raises, it raises.
+
+    InvalidArgumentError when two functions have one name.
+    """
+    found: dict[str, Task] = {}
+    for module in modules:
+        for value in vars(import_module(module)).values():
+            made = getattr(value, ATTRIBUTE, None)
+            if not isinstance(made, Task):
+                continue
+            other = found.setdefault(made.name, made)
+            if other is not made:
+                where = f"{other.function.__module__}.{other.function.__qualname__}"
+                raise InvalidArgumentError(f"task {made.name}: two functions have this name, {where} and {module}.{made.function.__qualname__}")
+    return found
+
+
+class Batch:
+    """Runs as one lease reply brought them, still in columns. Rows are in token order; instants are int64 microseconds."""
+
+    def __init__(self, reply: dict[str, Any]) -> None:
+        n: int = reply["n"]
+        self.n = n
+        self.ids: bytes = reply["id"]
+        self.token_column: bytes = reply["token"]
+        self.tokens: list[int] = memoryview(self.token_column).cast("q").tolist()
+        self.attempts = memoryview(reply["attempt"]).cast("I")
+        self.scheduled_us = memoryview(reply["scheduled_us"]).cast("q")
+        self.missed = memoryview(reply["missed"]).cast("I")
+        self.spec_of: list[int] = memoryview(reply["spec"]).cast("I").tolist()
+        self.specs: list[dict[str, Any]] = reply["specs"]
+        self.payload: bytes = reply["payload"]
+        self.payload_end: list[int] = memoryview(reply["payload_end"]).cast("I").tolist()
+        self.job: bytes = reply["job"]
+        self.job_end = memoryview(reply["job_end"]).cast("I")
+        self.last_result: dict[int, Any] = {row: value for row, value in reply.get("last_result", [])}
+        self.started_us: Callable[[int], int] = lambda _: 0
+        self.cancelled: Callable[[int], bool] = lambda _: False
+        self.heartbeat: Callable[[int, str], None] = lambda _row, _text: None
+        assert n == len(self.tokens) == len(self.spec_of) == len(self.payload_end) == len(self.job_end), "columns of one length"
+        assert len(self.ids) == 16 * n, len(self.ids)
+
+    def arguments(self, row: int) -> tuple[list[Any], dict[str, Any]]:
+        """(args, kwargs) of a row, decoded anew. PayloadError when they can't be read."""
+        return protocol.decode_payload(self.payload[self.payload_end[row - 1] if row else 0 : self.payload_end[row]])
+
+
+class RunContext:
+    """What user code sees of its run. Everything is computed when it is asked for."""
+
+    __slots__ = ("_arguments", "_batch", "_row")
+
+    def __init__(self, batch: Batch, row: int) -> None:
+        self._batch = batch
+        self._row = row
+        self._arguments: tuple[list[Any], dict[str, Any]] | None = None
+
+    def __repr__(self) -> str:
+        return f"<run {self.id} of {self.job}, attempt {self.attempt}>"
+
+    @property
+    def id(self) -> str:
+        """The run's id, 32 hex digits; the same in every attempt: use it to make side effects idempotent."""
+        return self._batch.ids[16 * self._row : 16 * self._row + 16].hex()
+
+    @property
+    def job(self) -> str:
+        """The job's name."""
+        start = self._batch.job_end[self._row - 1] if self._row else 0
+        return display_name(self._batch.job[start : self._batch.job_end[self._row]].decode())
+
+    @property
+    def task(self) -> str:
+        """The task's name."""
+        return str(self._batch.specs[self._batch.spec_of[self._row]]["task"])
+
+    @property
+    def scheduled_at(self) -> datetime:
+        """The nominal time, UTC."""
+        return cast("datetime", to_datetime(self._batch.scheduled_us[self._row]))
+
+    @property
+    def started_at(self) -> datetime:
+        """When this attempt was entered, UTC."""
+        return cast("datetime", to_datetime(self._batch.started_us(self._row)))
+
+    @property
+    def attempt(self) -> int:
+        """Number of this attempt; the first is 1."""
+        return self._batch.attempts[self._row]
+
+    @property
+    def token(self) -> int:
+        """The fencing token: it grows with every lease, so a store can refuse what an older one writes."""
+        return self._batch.tokens[self._row]
+
+    @property
+    def missed(self) -> int:
+        """How many earlier occurrences this run stands for (catch-up)."""
+        return self._batch.missed[self._row]
+
+    @property
+    def last_result(self) -> Any:
+        """The value that the job's last successful run returned; None when there is none."""
+        data = self._batch.last_result.get(self._row)
+        return None if data is None else protocol.decode_value(data)
+
+    @property
+    def args(self) -> list[Any]:
+        """Positional arguments (for batch handlers)."""
+        return self._decoded()[0]
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """Keyword arguments (for batch handlers)."""
+        return self._decoded()[1]
+
+    def _decoded(self) -> tuple[list[Any], dict[str, Any]]:
+        if self._arguments is None:
+            self._arguments = self._batch.arguments(self._row)
+        return self._arguments
+
+    @property
+    def timeout_us(self) -> int:
+        """How long this attempt may take, in microseconds."""
+        return int(self._batch.specs[self._batch.spec_of[self._row]]["timeout_us"])
+
+    @property
+    def cancelled(self) -> bool:
+        """Shall this run end, because of a cancel or of its timeout? Ask now and then and return early: the kill follows."""
+        return self._batch.cancelled(self._row)
+
+    def heartbeat(self, progress: Any = "") -> None:
+        """Report progress, kept as text of at most 1,000 characters. At most ten a second are sent, others are dropped."""
+        self._batch.heartbeat(self._row, str(progress)[:1_000])
+
+
+_current: ContextVar[tuple[Batch, int] | None] = ContextVar("wheelsched_run", default=None)
+enter_run = _current.set  # (batch, row) before user code is entered, None after it; a tuple, because it is the hot path
+
+
+def current_run() -> RunContext:
+    """The run that this code is part of. FailedPreconditionError outside of one."""
+    entered = _current.get()
+    if entered is None:
+        raise FailedPreconditionError("current_run: this code is not part of a run; a worker calls it inside one")
+    return RunContext(*entered)
+
+
+# Built-in tasks
+
+
+def noop() -> None:
+    """Do nothing, for benchmarks."""
+
+
+class CommandFailed(Exception):  # noqa: N818 - a name that reads well in a run's error
+    """A command ended with a code that is not among its success codes, or by a signal."""
+
+
+class HttpFailed(Exception):  # noqa: N818 - a name that reads well in a run's error
+    """A response that is not 2xx."""
+
+
+def identity(run: RunContext) -> dict[str, str]:
+    """What a command learns of its run, as environment variables."""
+    return {
+        "WHEELSCHED_RUN_ID": run.id, "WHEELSCHED_JOB": run.job, "WHEELSCHED_SCHEDULED_AT": run.scheduled_at.isoformat(),
+        "WHEELSCHED_ATTEMPT": str(run.attempt), "WHEELSCHED_TOKEN": str(run.token),
+    }
+
+
+def command(
+    executor: Any, argv: list[str], cwd: str | None = None, env: dict[str, str] | None = None, user: str | None = None,
+    success_codes: Iterable[int] = (0,),
+) -> int:
+    """Run a program without a shell, in a process group of its own; its exit code. CommandFailed for other codes.
+
+    The environment is an allow-list, `env` and WHEELSCHED_RUN_ID, _JOB, _SCHEDULED_AT, _ATTEMPT, _TOKEN.
+    """
+    if not isinstance(argv, list) or not argv or not all(isinstance(a, str) for a in argv):
+        raise PayloadError("command: argv is a list of texts, such as ['backup', '--all']; there is no shell")
+    run = current_run()
+    passed = {k: v for k, v in os.environ.items() if k in _ENVIRONMENT or k.startswith("LC_")}
+    code = executor.run_command(argv, cwd=cwd, env={**passed, **(env or {}), **identity(run)}, user=user)
+    if code not in success_codes:
+        raise CommandFailed(f"{argv[0]}: killed by signal {-code}" if code < 0 else f"{argv[0]}: exit code {code}")
+    return int(code)
+
+
+def http(method: str, url: str, json: Any = None, body: bytes | str | None = None, headers: dict[str, str] | None = None) -> int:
+    """Send one request; the status. HttpFailed for anything but 2xx. `Idempotency-Key` is the run id.
+
+    The response's first 16 KiB become the run's stdout. Redirects are followed as urllib does.
+    """
+    import sys  # noqa: PLC0415 - with the rest of what this task alone needs
+    import urllib.error  # noqa: PLC0415
+    import urllib.request  # noqa: PLC0415
+    from json import dumps  # noqa: PLC0415
+
+    if not url.startswith(("http://", "https://")):
+        raise PayloadError(f"http: {url[:200]!r} is no http:// or https:// address")
+    run = current_run()
+    sent = {"Idempotency-Key": run.id, **(headers or {})}
+    data = body.encode() if isinstance(body, str) else body
+    if json is not None:
+        data = dumps(json).encode()
+        sent.setdefault("Content-Type", "application/json")
+    request = urllib.request.Request(url, data=data, headers=sent, method=method.upper())  # noqa: S310 - checked above
+    try:
+        with urllib.request.urlopen(request, timeout=max(run.timeout_us, 1) / US) as response:  # noqa: S310
+            sys.stdout.buffer.write(response.read(HTTP_BODY_MAX))
+            return int(response.status)
+    except urllib.error.HTTPError as e:
+        sys.stdout.buffer.write(e.read(HTTP_BODY_MAX))
+        raise HttpFailed(f"{method.upper()} {url}: {e.code} {e.reason}") from None
+
+
+def builtin_tasks(executor: Any, *, allow_commands: bool, allow_http: bool) -> dict[str, Task]:
+    """The tasks that every worker has, and those that the operator allowed."""
+    found = {NOOP: Task(NOOP, noop, {})}
+    if allow_commands:
+        found["command"] = Task("command", partial(command, executor), {})
+    if allow_http:
+        found["http"] = Task("http", http, {})
+    return found

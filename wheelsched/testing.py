@@ -1,0 +1,430 @@
+"""The real engine on a virtual clock and a journal in memory, for users' tests and for ours.
+
+    with Simulator(start="2026-01-01T00:00:00Z", modules=["shop.tasks"]) as sim:
+        sim.client.put("report", send_report.call("eu"), Cron("0 6 * * *", tz="Europe/Berlin"))
+        sim.advance(to="2026-01-03T00:00:00Z")
+        assert [run.state for run in sim.runs("report")] == ["succeeded", "succeeded"]
+
+Nothing here reads a clock, starts a thread or opens a socket. Requests and completions are encoded and parsed as on the wire. Due tasks
+run one after another inside `advance`, as one worker would run them; they take no virtual time unless they call
+`advance` themselves, which also lets their timeout pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from . import history, protocol, reads, workers
+from .client import BaseClient, Run
+from .commands import parse_run_id
+from .engine import Engine
+from .errors import DeadlineExceededError, InternalError, InvalidArgumentError, NotFoundError, RunTimeout, WheelschedError
+from .memory_journal import Batch, MemoryJournal
+from .model import MS, NEVER, US, Outcome, parse_duration, parse_instant, parse_job_name, to_datetime
+from .state import recover
+from .turn import ClockBack, Effects, Incoming, Now, WorkerGone
+from .tzif import Zones
+from .verbs import WAIT_S_MAX, Verbs, call_seconds, outcome
+from .zonedata import VERSION as ZONE_VERSION
+from .zonedata import load_zone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from datetime import datetime
+    from types import ModuleType, TracebackType
+    from typing import Self
+
+    from .session import Ask
+
+__all__ = ["SimClient", "SimRun", "Simulator"]
+
+T = TypeVar("T")
+
+CLIENT: Final = 1  # connection numbers
+WORKER: Final = 2
+STEPS_MAX: Final = 1_000_000  # of one instant: more is a task that enqueues itself without a delay
+PAGE_MAX: Final = 1_000
+ANY: Final = object()
+
+
+class SimRun(Run):
+    """A run whose `result` waits in virtual time."""
+
+    __slots__ = ()
+
+    def result(self, timeout: Any = None) -> Any:
+        """Advance until it ends, and give the return value. RunFailed, RunTimeout; without a timeout, when nothing is left to happen."""
+        assert isinstance(self._client, SimClient)
+        sim = self._client.sim
+        seconds = call_seconds(timeout, None)
+        end = NEVER if seconds is None else sim.now_us + round(seconds * US)
+        sim.advance(0)
+        self.refresh()
+        while not self.final:
+            if not sim.next_event(end):
+                raise RunTimeout(f"run {self.id} of {self.job} is {self.state} and nothing more happens in time", state=self.state)
+            self.refresh()
+        return outcome(self)
+
+
+class SimClient(BaseClient):
+    """The client's face on a Simulator: the same verbs, answers and errors."""
+
+    def __init__(self, sim: Simulator) -> None:
+        super().__init__()
+        self._verbs: Verbs[Run] = Verbs(lambda raw: SimRun(raw, self))
+        self.sim = sim
+        self._rids = 0
+
+    def _do(self, ask: Ask[T], timeout: Any) -> T:
+        call_seconds(timeout, None)
+        args = ask.args
+        if ask.verb in protocol.MUTATING:
+            self._rids += 1
+            args = {**args, "rid": self._rids.to_bytes(16, "big")}
+        return ask.decode(self.sim.ask(ask.verb, args))
+
+    def wait_run(self, run_id: str, seconds: float) -> Run:
+        """A run when it is final, or as it is after so many virtual seconds (at most 20)."""
+        end = self.sim.now_us + round(min(seconds, WAIT_S_MAX) * US)
+        self.sim.advance(0)
+        run = self.run(run_id)
+        while not run.final and self.sim.next_event(end):
+            run = self.run(run_id)
+        return run
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class Simulator:
+    """A scheduler of one's own. `start`: aware datetime or RFC 3339 text; `modules`: where tasks are, as names or modules;
+    `tasks`: further ones as {name: function}.
+    """
+
+    def __init__(self, start: Any = "2026-01-01T00:00:00Z", modules: Iterable[str | ModuleType] = (), *,
+                 tasks: Mapping[str, Callable[..., Any]] | None = None) -> None:
+        """InvalidArgumentError for a start without a time zone; ImportError for a module that can't be imported."""
+        self.now_us = parse_instant(start, "start")  # the wall clock
+        self._mono_us = 0
+        self.journal = MemoryJournal()
+        self.client = SimClient(self)
+        self._inline = Inline(self, modules, tasks or {})
+        self._last_id = 0
+        self._answers: dict[tuple[int, int], Any] = {}
+        self._effects = Effects()
+        self.engine = self._boot()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give everything back. Later calls raise FailedPreconditionError."""
+        self.journal.close()
+
+    @property
+    def now(self) -> datetime:
+        """The virtual wall clock, aware, in UTC."""
+        now = to_datetime(self.now_us)
+        assert now is not None
+        return now
+
+    @property
+    def mono_us(self) -> int:
+        """The virtual monotonic clock, microseconds."""
+        return self._mono_us
+
+    # Time
+
+    def advance(self, seconds: Any = None, *, to: Any = None) -> None:
+        """Let time pass, from event to event, running what is due. `seconds` is a duration, `to` an instant that is not past.
+
+        Inside a task it is the task that takes so long: other runs wait, and its timeout or a cancel ends it right here.
+        """
+        if (seconds is None) == (to is None):
+            raise InvalidArgumentError("advance: give seconds or to=, one of them")
+        end = self.now_us + parse_duration(seconds, "seconds") if to is None else parse_instant(to, "to")
+        if end < self.now_us:
+            raise InvalidArgumentError(f"advance: {to} is past; step_clock sets the clock back")
+        while self.next_event(end):
+            pass
+        self._inline.check()
+
+    def next_event(self, end_us: int) -> bool:
+        """Settle the present, then jump to the next event not later than `end_us`, and settle that. False: there was none, and time stands at
+        `end_us` (where it was, for NEVER).
+        """
+        self._settle()
+        at = min(self._next_us(), self._inline.limit_us())
+        if at <= end_us and at != NEVER:
+            self._jump(at)
+            self._inline.check()
+            self._settle()
+            return True
+        if end_us != NEVER:
+            self._jump(end_us)
+            self._settle()
+        return False
+
+    def step_clock(self, seconds: float) -> None:
+        """Somebody sets the wall clock, forward or (negative) backward, as the server notices it. No other time passes."""
+        self.now_us += round(seconds * US)
+        if seconds >= 0:
+            self.engine.missed_before_us = self.now_us
+            self._step([])
+        else:
+            fired = [pair for _, data in self.journal.history_blocks() for pair in history.Block(data).fired_after(self.now_us)]
+            self._step([ClockBack(fired)])
+
+    def crash(self, down: Any = 0) -> None:
+        """The process ends as by kill -9, stays away for `down` (a duration), and starts again from what is durable.
+
+        The task that runs is lost with it: what it still does changes nothing.
+        """
+        started = self._inline.killed()
+        self.journal = self.journal.crash()
+        self._answers.clear()
+        self._jump(self.now_us + parse_duration(down, "down"))
+        self.engine = self._boot(started)
+
+    def _boot(self, started: int = -1) -> Engine:
+        state = recover(self.journal)
+        engine = Engine(
+            state, Zones(load_zone), history.pack, Now(self.now_us, self._mono_us), zone_version=ZONE_VERSION, boot_id="simulated",
+            server="wheelsched simulator",
+        )
+        for worker in list(state.workers):
+            engine.lose(WorkerGone(worker, started, Outcome.LOST, "worker lost: the server was ended"))
+        workers.add_worker(engine, WORKER, "simulated", "pool")
+        self.engine = engine
+        self.call(WORKER, "hello", {"version": protocol.VERSION, "role": "worker", "name": "simulated", "tasks": self._inline.announced})
+        self.call(CLIENT, "hello", {"version": protocol.VERSION, "role": "client", "name": "simulated"})
+        return engine
+
+    def _next_us(self) -> int:
+        mono = self._effects.wake_mono_us
+        return min(self._effects.wake_wall_us, NEVER if mono == NEVER else self.now_us + mono - self._mono_us)
+
+    def _jump(self, to_us: int) -> None:
+        if to_us > self.now_us:
+            self._mono_us += to_us - self.now_us
+            self.now_us = to_us
+
+    def _settle(self) -> None:
+        """Do all that is due now."""
+        for _ in range(STEPS_MAX):
+            self._step([])
+            if not self._inline.work() and not self._effects.again:
+                return
+        raise InternalError(f"{STEPS_MAX} steps at {self.now} and no end: is there a task that enqueues itself without a delay?")
+
+    def _step(self, inputs: list[Any]) -> None:
+        effects = self._effects = self.engine.step(Now(self.now_us, self._mono_us), inputs)
+        seq = self.journal.append(Batch(records=effects.records, history=effects.history))
+        assert seq == effects.seq, f"journal at {seq}, state at {effects.seq}"
+        for conn, frame in effects.replies:
+            (body,) = protocol.FrameReader(protocol.REPLY_MAX).feed(frame)
+            reply = protocol.parse_reply(body)
+            self._answers[conn, reply.id] = reply
+        for _, token in effects.cancels:
+            self._inline.cancel(token)
+
+    # Requests
+
+    def call(self, conn: int, verb: str, args: dict[str, Any], *more: tuple[str, dict[str, Any]]) -> Any:
+        """One turn with these requests, over the wire's format; the result of the first, or its error."""
+        inputs, first = [], self._last_id + 1
+        for name, fields in ((verb, args), *more):
+            self._last_id += 1
+            (body,) = protocol.FrameReader(protocol.FRAME_MAX).feed(protocol.encode_request(self._last_id, name, fields))
+            inputs.append(Incoming(conn, protocol.parse_request(body), 0))
+        self._step(inputs)
+        return self._answer(conn, first)
+
+    def _answer(self, conn: int, number: int) -> Any:
+        reply = self._answers.pop((conn, number), None)
+        if reply is None:
+            raise DeadlineExceededError("there is no answer in this turn")
+        if reply.error is not None:
+            raise reply.error
+        return reply.result
+
+    def ask(self, verb: str, args: dict[str, Any]) -> Any:
+        """A client's question, answered at once. The errors of the server."""
+        found = self._look_up(verb, args)
+        return self.call(CLIENT, verb, args) if found is None else found
+
+    def _look_up(self, verb: str, args: dict[str, Any]) -> dict[str, Any] | None:
+        """What the server answers from state and history, not in a turn."""
+        state, running = self.engine.state, self._inline.running()
+        if verb not in ("jobs", "dead", "stats", "runs", "run"):
+            return None
+        self._step([])
+        if verb == "jobs":
+            return reads.jobs_page(state, args)
+        if verb == "dead":
+            return reads.dead_page(state, args, running)
+        if verb == "stats":
+            return reads.counts(self.engine) | {"now_us": self.now_us}
+        if verb == "runs":
+            after = args.get("after")
+            blocks = self.journal.history_blocks(after[0] if after is not None and after[0] >= 0 else 0)
+            return history.runs_page(state, blocks, args, running, min(args.get("limit") or PAGE_MAX, PAGE_MAX))
+        return self._run(parse_run_id(args.get("id")), running)
+
+    def _run(self, run_id: bytes, running: dict[int, int]) -> dict[str, Any]:
+        row = self.engine.state.find_run(run_id)
+        if row is not None:
+            return reads.run(self.engine.state, row, running)
+        for _, data in self.journal.history_blocks(reverse=True):
+            block = history.Block(data)
+            found = block.find(run_id)
+            if found is not None:
+                return block.rows([found])[0]
+        raise NotFoundError(f"no run {run_id.hex()}")
+
+    # What tests ask
+
+    def runs(self, job: str | None = None, state: str | None = None, *, skipped: bool = False) -> list[Run]:
+        """All runs of a job (or a glob of names), oldest first; with `skipped`, also the occurrences that made none."""
+        return list(self.client.runs(job, state, skipped=skipped))
+
+    def enqueued(self, task: str | None = None, *, job: str | None = None, args: Any = ANY, kwargs: Any = ANY, queue: str | None = None,
+                 at: Any = None) -> list[Run]:
+        """Open runs (scheduled, queued, waiting to be retried or running) that fit; `at`: their nominal time."""
+        self._step([])
+        at_us = None if at is None else -(-parse_instant(at, "at") // MS) * MS
+        name = None if job is None else parse_job_name(job)
+        found = []
+        for run in self.client.runs(name):
+            row = None if run.final else self.engine.state.find_run(bytes.fromhex(run.id))
+            if row is None or (task is not None and run.task != task) or (queue is not None and run.queue != queue):
+                continue
+            have_args, have_kwargs = protocol.decode_payload(self.engine.state.runs.blobs(row)[0])
+            if (args is ANY or have_args == list(args)) and (kwargs is ANY or have_kwargs == dict(kwargs)) \
+                    and (at_us is None or run.scheduled_at == to_datetime(at_us)):
+                found.append(run)
+        return found
+
+    def assert_enqueued(self, task: str | None = None, *, count: int | None = None, **wanted: Any) -> list[Run]:
+        """AssertionError unless an open run fits (see `enqueued`), or just `count` of them; gives them back."""
+        found = self.enqueued(task, **wanted)
+        told = self._told(task, wanted)
+        assert found if count is None else len(found) == count, f"{len(found)} open runs {told}; open are: {self._shown()}"
+        return found
+
+    def refute_enqueued(self, task: str | None = None, **wanted: Any) -> None:
+        """AssertionError when an open run fits (see `enqueued`)."""
+        found = self.enqueued(task, **wanted)
+        assert not found, f"{len(found)} open runs {self._told(task, wanted)}: {found}"
+
+    def _told(self, task: str | None, wanted: Mapping[str, Any]) -> str:
+        return "with " + (", ".join(f"{k}={v!r}" for k, v in {"task": task, **wanted}.items() if v is not None) or "anything")
+
+    def _shown(self) -> str:
+        return ", ".join(f"{run.task} ({run.job}, {run.state})" for run in self.enqueued()[:20]) or "none"
+
+
+
+class _Ended(BaseException):
+    """Ends a task whose timeout is over, or that was cancelled; user code should not catch it."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """The run that is executed."""
+
+    token: int
+    limit_us: int  # monotonic
+    outcome: Outcome = Outcome.TIMED_OUT  # of a run that is ended at its limit
+    lost: bool = False  # the server crashed meanwhile
+    cancelled: bool = False
+
+
+class _Inline:
+    """One worker inside the simulator: leases a run, executes it on the spot, reports it."""
+
+    def __init__(self, sim: Simulator, modules: Iterable[str | ModuleType], functions: Mapping[str, Callable[..., Any]]) -> None:
+        self._sim = sim
+        self._functions: dict[str, tuple[Callable[..., Any], bool]] = {name: (f, False) for name, f in functions.items()}
+        self.announced: dict[str, dict[str, Any]] = {name: {} for name in functions}
+        for name, found in load_tasks(modules).items():
+            self._functions[name] = (found.function, found.batch)
+            self.announced[name] = found.announced
+        self._held: _Held | None = None
+        self._next: dict[str, Any] | None = None
+
+    def running(self) -> dict[int, int]:
+        """Worker -> token of the run that is executed."""
+        return {} if self._held is None else {self._sim.engine.sessions[WORKER].worker: self._held.token}
+
+    def limit_us(self) -> int:
+        """Wall instant at which the run that is executed is ended."""
+        if self._held is None or self._held.limit_us == NEVER:
+            return NEVER
+        return self._sim.now_us + max(0, self._held.limit_us - self._sim.mono_us)
+
+    def check(self) -> None:
+        """Called from within a task: end it when its time is over."""
+        if self._held is not None and (self._held.lost or self._sim.mono_us >= self._held.limit_us):
+            raise _Ended
+
+    def cancel(self, token: int) -> None:
+        """Ask a run to end: cooperatively, then by force after the grace time."""
+        if self._held is not None and self._held.token == token:
+            self._held.cancelled = True
+            self._held.outcome = Outcome.CANCELLED
+            self._held.limit_us = min(self._held.limit_us, self._sim.mono_us + KILL_GRACE_US)
+
+    def killed(self) -> int:
+        """The worker dies with its server; the largest token whose user code was entered."""
+        self._next = None
+        if self._held is None:
+            return -1
+        self._held.lost = True
+        return self._held.token
+
+    def work(self) -> bool:
+        """Execute one run, if one is ready and no task is under way."""
+        if self._held is not None or not self._functions:
+            return False
+        batch = self._next or self._sim.call(WORKER, "lease", _LEASE)
+        self._next = None
+        if not batch["n"]:
+            return False
+        held, report = self._execute(batch)
+        if not held.lost:
+            self._next = self._sim.call_both(WORKER, ("finish", report), ("lease", _LEASE))
+        return True
+
+    def _execute(self, batch: dict[str, Any]) -> tuple[_Held, dict[str, Any]]:
+        spec, token = batch["specs"][0], int.from_bytes(batch["token"], "little")
+        held = self._held = _Held(token, self._sim.mono_us + spec["timeout_us"])
+        started_us = self._sim.now_us
+        number, result = Outcome.INTERRUPTED, {}
+        try:
+            value = self._enter(batch, spec["task"], started_us, held)
+            number, result = Outcome.SUCCEEDED, {} if value is None else {"value": protocol.encode_value(value)}
+        except _Ended:
+            number, result = held.outcome, {"type": f"wheelsched.{held.outcome.name.title()}", "message": "ended by the simulator"}
+        except (Exception, SystemExit) as e:  # noqa: BLE001 - whatever user code raises fails this run, and only this run
+            number, result = Outcome.FAILED, error_map(e)
+        finally:
+            self._held = None
+            report = {
+                "id": batch["id"], "token": batch["token"], "outcome": bytes([number]), "started_us": started_us.to_bytes(8, "little"),
+                "ended_us": self._sim.now_us.to_bytes(8, "little"), "result": [[0, result]] if result else [],
+            }
+            if number == Outcome.INTERRUPTED and not held.lost:
+                self._sim.call(WORKER, "finish", report)
+        return held, report
