@@ -125,7 +125,9 @@ def test_random_times_become_h(line, expr):
     assert any("random" in note for note in entry.notes)
 
 
-@pytest.mark.parametrize("line", ["61 * * * * x", "* * * * x y", "0 0 * * *", "@daily", "@every 5m x", "nonsense", "a b c d e f", "* * * * *"])
+@pytest.mark.parametrize(
+    "line", ["61 * * * * x", "* * * * x y", "0 0 * * *", "@daily", "@every 5m x", "nonsense", "a b c d e f", "* * * * *"]
+)
 def test_what_cannot_be_read_is_an_error_of_its_line_alone(line):
     entries = read_crontab(f"0 1 * * * a\n{line}\n0 2 * * * b")
     assert [e.kind for e in entries] == ["job", "error", "job"]

@@ -4,7 +4,9 @@ from __future__ import annotations
 import os
 import random
 import select
+import shutil
 import stat
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,9 +20,9 @@ from wheelsched.errors import (
     LockedError,
     NotFoundError,
 )
-from wheelsched.journal import Batch, LmdbJournal, MemoryJournal
+from wheelsched.journal import Batch, LmdbJournal, MemoryJournal, page_findings
 from wheelsched.journal_dir import read_extent
-from wheelsched.journal_env import VALUE_MAX
+from wheelsched.journal_env import KEY, VALUE_MAX
 from wheelsched.memory_journal import SWEEP_MAX
 
 if TYPE_CHECKING:
@@ -313,24 +315,120 @@ def test_the_second_to_open_is_refused_by_name_of_the_first(path):
     LmdbJournal.open(path, reserve_bytes=0).close()
 
 
-def test_a_healthy_file_shorter_than_its_meta_page_says_opens(path):
-    """Pages freed in the transaction that allocated them are never written (see HEADROOM_BYTES)."""
+def come_and_go(seed, path, check):
+    """Records, blocks and snapshots that are trimmed at random; `check` after each commit."""
+    rng = random.Random(seed)
+    n = rng.choice([100, 300, 1000, 3000])
     with LmdbJournal.open(path, reserve_bytes=0) as j:
-        j.append(Batch(records=[b"x" * 900] * 3_000, snapshot_begin=3_000, snapshot_end=True))
-        while j.usage().live_bytes > 100_000:
-            j.append(Batch(trim_to=2_990))
-            extent = read_extent(path / "journal" / "data.mdb")
-            assert extent.file_bytes >= extent.bytes_needed
+        first = Batch(records=[b"x" * rng.choice([20, 100, 900, 1900]) for _ in range(n)])
+        first.history = [b"h" * rng.choice([10, 500]) for _ in range(n)]
+        first.snapshot = [b"s" * rng.choice([10, 900, 3000]) for _ in range(rng.choice([0, 20, 200]))]
+        first.snapshot_begin, first.snapshot_end = n, True
+        j.append(first)
+        trim = drop = 0
+        for _ in range(8):
+            trim = rng.randint(trim, min(n, trim + rng.choice([1, 10, 100, 400])))
+            drop = rng.randint(drop, min(n, drop + rng.choice([1, 10, 100])))
+            b = Batch(trim_to=trim if rng.random() < 0.8 else None, drop_history=drop if rng.random() < 0.5 else None)
+            if rng.random() < 0.2:
+                b.snapshot_begin, b.snapshot, b.snapshot_end = n, [b"q" * 50] * rng.choice([1, 30]), True
+            j.append(b)
+            if check(read_extent(path / "journal" / "data.mdb")):
+                return
+
+
+# Seeds that make LMDB 0.9.36 leave its last page, a free one, unwritten (see HEADROOM_BYTES).
+@pytest.mark.parametrize("seed", [540, 1023, 1451, 1454, 1873])
+def test_a_healthy_file_is_not_taken_for_a_truncated_one(path, seed, monkeypatch):
+    def long_enough(extent):
+        assert extent.file_bytes >= extent.bytes_needed
+
+    come_and_go(seed, path, long_enough)
+    LmdbJournal.open(path, reserve_bytes=0).close()
+    if page_findings(path / "journal" / "data.mdb") is None:
+        pytest.skip("this py-lmdb can't tell free pages")
+    # Without the headroom the page check at the start still knows the difference.
+    monkeypatch.setattr(LmdbJournal, "_make_headroom", lambda *_: None)
+    bare = path.with_name("bare")
+    come_and_go(seed, bare, lambda extent: extent.file_bytes < extent.bytes_needed)
+    with LmdbJournal.open(bare, reserve_bytes=0) as j:
         assert j.verify() == []
+
+
+def test_one_transaction_removes_a_bounded_number(path):
+    n = 3 * SWEEP_MAX
+    with LmdbJournal.open(path, reserve_bytes=0) as j:
+        j.append(Batch(records=[b"x"] * n, snapshot_begin=n, snapshot_end=True))
+        for turn in range(1, 4):
+            j.append(Batch(trim_to=n))
+            with j._env.begin() as txn:
+                assert txn.stat(j._store.dbs["journal"])["entries"] == n - turn * SWEEP_MAX
+    m = MemoryJournal()
+    m.append(Batch(records=[b"x"] * n, snapshot_begin=n, snapshot_end=True))
+    m.append(Batch(trim_to=n))
+    assert len(m._stored.records) == n - SWEEP_MAX
+
+
+def test_a_data_file_of_another_directory_is_refused(path):
+    for name in ("data", "other"):
+        with LmdbJournal.open(path.with_name(name), reserve_bytes=0) as j:
+            j.append(Batch(records=[b"same"]))
+    shutil.copyfile(path.with_name("other") / "journal" / "data.mdb", path / "journal" / "data.mdb")
+    with pytest.raises(CorruptJournalError, match="belongs to another directory"):
+        LmdbJournal.open(path, reserve_bytes=0)
+
+
+def test_an_old_root_behind_the_newest_meta_page_is_refused(path):
+    with LmdbJournal.open(path, reserve_bytes=0) as j:
+        for i in range(5):
+            j.append(Batch(records=[b"%d" % i]))
+    (path / "position").unlink()
     data = path / "journal" / "data.mdb"
-    extent = read_extent(data)
-    os.truncate(data, extent.bytes_needed - extent.page_bytes)
-    # Whether its last page is a free one decides; either way nothing is lost in silence.
-    try:
-        with LmdbJournal.open(path, reserve_bytes=0) as j:
-            assert [n for n, _ in j.replay(2_990)] == list(range(2_991, 3_001))
-    except CorruptJournalError as e:
-        assert "admin verify" in e.message  # noqa: PT017
+    newest = read_extent(data).txn_id
+    with data.open("r+b") as f:
+        raw = f.read()
+        at = 4096 * ((newest - 1) % 2) + 144
+        f.seek(at)
+        f.write((newest + 1).to_bytes(8, "little"))  # the state before the last commit, said to be the newest
+    with pytest.raises(CorruptJournalError, match=f"head record is of transaction {newest - 1}, not {newest + 1}"):
+        LmdbJournal.open(path, reserve_bytes=0)
+    for wrong in (newest - 2, newest, newest + 2):
+        data.write_bytes(raw[:at] + wrong.to_bytes(8, "little") + raw[at + 8 :])
+        with pytest.raises(CorruptJournalError, match="do not fit together"):
+            LmdbJournal.open(path, reserve_bytes=0)
+
+
+@pytest.mark.parametrize("fault", ["last removed", "last replaced", "middle removed", "part removed", "middle swapped", "all removed"])
+def test_what_lmdb_takes_for_good_is_checked_by_chain(path, fault):
+    with LmdbJournal.open(path, reserve_bytes=0) as j:
+        for i in range(6):
+            j.append(Batch(records=[b"%d" % i * 40_000]))
+        j.backup(path.with_name("twin"))
+        for i in range(6, 9):
+            j.append(Batch(records=[b"%d" % i * 40_000]))
+        with j._env.begin(write=True, db=j._store.dbs["journal"]) as txn:
+            key = KEY.pack
+            if fault == "last removed":
+                txn.delete(key(9, 0))
+            elif fault == "last replaced":
+                txn.put(key(9, 0), records.frame(9, records.unframe(txn.get(key(8, 0)), 8, None)[1], b"other")[0])
+            elif fault == "middle removed":
+                txn.delete(key(5, 0))
+            elif fault == "part removed":
+                txn.put(key(5, 0), txn.get(key(5, 0))[:20_000])
+            elif fault == "middle swapped":
+                txn.put(key(5, 0), records.frame(5, 0, b"stale")[0])
+            else:
+                for i in range(1, 10):
+                    txn.delete(key(i, 0))
+            head = replace(j._head, txn_id=txn.id())
+            txn.put(b"head", head.pack(), db=j._store.dbs["meta"])
+        assert j.verify()
+        with pytest.raises(CorruptJournalError, match="admin salvage"):
+            list(j.replay(0))
+        with pytest.raises(CorruptJournalError, match="the copy is damaged"):
+            j.backup(path.with_name("copy"))
+        assert not path.with_name("copy").exists()
 
 
 def test_usage_is_full_without_reserve_or_room(path):

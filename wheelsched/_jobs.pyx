@@ -11,6 +11,7 @@ import numpy as np
 
 cdef enum:
     KEY = 10  # bytes of a job's key
+    DELETED = 4  # model.JobState
 
 JOB_DTYPE = np.dtype([
     ("key_low", "<u8"), ("key_high", "<u2"), ("state", "u1"), ("flags", "u1"), ("spec", "<u4"),
@@ -167,6 +168,8 @@ cdef class JobTable(Rows):
             else:
                 self.touch(s)
                 j = self.job(s)
+                if j.state == DELETED:  # created anew: max_runs counts from here
+                    j.fired = 0
                 blob_drop(j.payload)
                 j.payload = NULL
             slots[i] = s

@@ -13,6 +13,7 @@ from typing_extensions import Buffer
 
 NEVER_MS: Final[int]
 
+
 @final
 class Wheel:
     """Timers by id. One thread at a time: a call while another thread is in one raises RuntimeError.
@@ -25,9 +26,9 @@ class Wheel:
         """Add timers: uint32[n], int64[n]. A pending id is moved, and counts as added anew; NEVER_MS cancels; an instant that is
         not after now is due at once. ValueError: lengths or item types differ from that, or an id is 2**32 - 1; nothing was added.
         """
-    def add_one(self, id: int, when_ms: int) -> None:
+    def add_one(self, id: int, when_ms: int) -> None:  # noqa: A002 - the name of the word
         """`add` for one timer. OverflowError: beyond uint32 or int64."""
-    def cancel_one(self, id: int) -> bool:
+    def cancel_one(self, id: int) -> bool:  # noqa: A002
         """True when it was pending."""
     def cancel(self, ids: Buffer) -> int:
         """Cancel uint32[n]; how many were pending. Unknown ids are fine."""
@@ -40,9 +41,9 @@ class Wheel:
         """The earliest instant (milliseconds), NEVER_MS when nothing is pending. Exact, unless the earliest of more than 65,536
         timers close together was cancelled: then it may be too early, never too late.
         """
-    def when(self, id: int) -> int | None:
+    def when(self, id: int) -> int | None:  # noqa: A002
         """The instant (milliseconds) of a timer; None when it is not pending."""
-    def __contains__(self, id: object) -> bool: ...
+    def __contains__(self, id: object, /) -> bool: ...  # noqa: A002
     def __len__(self) -> int: ...
     @property
     def now_ms(self) -> int:

@@ -19,10 +19,10 @@ cimport cython
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
 from wheelsched._wheel_memory cimport (
-    ALL_SLOTS, ENTRIES, FIRST, HEAD, LATE, LEVELS, MIXED, NONE, SEGMENT, SEGMENT_BITS, SHIFT, SLOTS, WORDS, Chunk, Core, Late, Rec,
+    ALL_SLOTS, ENTRIES, FIRST, HEAD, LEVELS, MIXED, NONE, SEGMENT, SEGMENT_BITS, SHIFT, SLOTS, WORDS, Chunk, Core, Late, Rec,
     Slot, before, chunk, drop, ensure_chunks, ensure_late, find, late_alive, put, rec_of,
 )
 from wheelsched._wheel_turn cimport SIGN, add_all, cancel_all, chunk_bound, collect, earliest, prepare, start_at, turn
@@ -79,9 +79,14 @@ cdef class Wheel:
 
     @property
     def nbytes(self):
+        cdef uint64_t records = 0
+        cdef uint32_t s
+        for s in range(self.c.segment_room):
+            if self.c.segments[s] != NULL:
+                records += min(<uint64_t>SEGMENT, self.c.top - <uint64_t>s * SEGMENT)
         return (
             ALL_SLOTS * sizeof(Slot) + (ALL_SLOTS // 64 * 2 + ALL_SLOTS // 4096) * 8
-            + self.c.segment_room * sizeof(Rec*) + self.c.segment_count * SEGMENT * sizeof(Rec)
+            + self.c.segment_room * sizeof(Rec*) + records * sizeof(Rec)
             + <size_t>self.c.pool_top * WORDS * 4 + self.c.late_len * sizeof(Late) + self.scratch_room * 4
         )
 
@@ -181,7 +186,7 @@ cdef class Wheel:
         cdef uint32_t s, i
         for s in range(self.c.segment_room):
             if self.c.segments[s] != NULL:
-                for i in range(SEGMENT):
+                for i in range(<uint32_t>min(<uint64_t>SEGMENT, self.c.top - <uint64_t>s * SEGMENT)):
                     if self.c.segments[s][i].pos:
                         view[n] = (s << SEGMENT_BITS) | i
                         n += 1
@@ -222,7 +227,7 @@ cdef class Wheel:
         self.c.pool = NULL
         self.c.late = NULL
         self.scratch = NULL
-        self.c.segment_count = self.c.pool_room = self.c.late_room = self.scratch_room = 0
+        self.c.top = self.c.pool_room = self.c.late_room = self.scratch_room = 0
         start_at(&self.c, <uint64_t>now_ms ^ SIGN)
 
     def check(self):

@@ -65,7 +65,7 @@ cdef struct Late:
 cdef struct Core:
     Rec** segments
     uint32_t segment_room
-    uint32_t segment_count
+    uint64_t top            # one more than the highest id ever added
     uint32_t* pool
     uint32_t pool_room      # chunks; chunk 0 is not used
     uint32_t pool_top       # chunks from here on were never touched
@@ -122,7 +122,7 @@ cdef inline bint ensure_rec(Core* c, uint32_t id) noexcept nogil:
         c.segments[s] = <Rec*>calloc(SEGMENT, sizeof(Rec))
         if c.segments[s] == NULL:
             return False
-        c.segment_count += 1
+    c.top = max(c.top, <uint64_t>id + 1)
     return True
 
 
@@ -310,8 +310,8 @@ cdef inline void merge(Core* c, uint32_t a, uint32_t b) noexcept nogil:
     cdef uint32_t* into = c.pool + <size_t>a * WORDS + HEAD
     cdef uint32_t* source = into
     cdef uint32_t n = 0, i, used = h.used
-    cdef int turn
-    for turn in range(2):
+    cdef int _turn
+    for _turn in range(2):
         for i in range(used):
             if source[i] != NONE:
                 into[n] = source[i]

@@ -1,11 +1,11 @@
 """The wheel's turn: handing down, taking due timers, the earliest instant. See _wheel.pyx for the whole."""
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
 
 from wheelsched._wheel_memory cimport (
     ALL_SLOTS, append, Chunk, chunk, chunk_give, Core, drop, ensure_chunks, ensure_late, ensure_rec, ENTRIES, fetch,
-    find, FIRST, first_unit, HEAD, KEEP, LATE, late_alive, level_of, late_pop, late_sort, LEVELS, link_chunk, mark_stale, MIXED,
+    find, FIRST, first_unit, HEAD, KEEP, LATE, late_alive, late_pop, late_sort, LEVELS, link_chunk, lower_min, mark_stale, MIXED,
     NONE, prefetch, put, Rec, rec_of, scan, SEGMENT_BITS, SHIFT, Slot, slot_at, SLOTS, unlink_chunk, WORDS,
 )
 
@@ -19,6 +19,7 @@ cdef enum:
     WORK = 131072       # one advance stops after about this much work, a move from slot to slot counting for more than a due id
     MOVE_COST = 3
     AHEAD = 8192        # timers handed down early by one advance
+    BLOCK = 32          # timers added together
     EXACT = 65536       # next_due looks for the minimum among at most so many timers
 
 
@@ -287,40 +288,71 @@ cdef inline bint prepare(Core* c, const uint32_t* ids, const int64_t* when, size
         pending += 1
         w = <uint64_t>when[i] ^ SIGN
         late += w < c.base[0]
-        if (ids[i] >> SEGMENT_BITS) >= c.segment_room or c.segments[ids[i] >> SEGMENT_BITS] == NULL:
+        if ids[i] >= c.top or c.segments[ids[i] >> SEGMENT_BITS] == NULL:
             if not ensure_rec(c, ids[i]):
                 return False
     return ensure_late(c, late) and ensure_chunks(c, chunk_bound(pending - late))
 
 
-cdef inline void fetch_slot(Core* c, uint64_t when, bint tail) noexcept nogil:
-    """Have the slot of a coming timer, or its last chunk, brought near."""
-    cdef Slot* slot
-    if when >= c.base[0]:
-        slot = slot_at(c, level_of(c, when), when)
-        if not tail:
-            prefetch(slot)
-        elif slot.tail:
-            prefetch(chunk(c, slot.tail))
-            prefetch(<char*>chunk(c, slot.tail) + 64)
+cdef inline void add_any(Core* c, uint32_t id, uint64_t when) noexcept nogil:
+    """Add, move or (NEVER) cancel one timer; the memory for it is there."""
+    cdef Rec* r
+    if when != MIXED:
+        put(c, id, when)
+    else:
+        r = find(c, id)
+        if r != NULL:
+            drop(c, r)
 
 
 cdef inline void add_all(Core* c, const uint32_t* ids, const int64_t* when, size_t n) noexcept nogil:
-    cdef size_t i
-    cdef uint64_t w
+    """Add in blocks: first the slots of all are fetched, then their last chunks, then each id is put at the end of its chunk."""
+    cdef uint64_t base0 = c.base[0], base1 = c.base[1], base2 = c.base[2], w
+    cdef uint32_t* pool = c.pool    # does not move, and no base changes: see `prepare`
+    cdef Slot* slots = c.slots
+    cdef Slot* slot
+    cdef uint32_t[BLOCK] place
+    cdef uint32_t tail, pos, used
+    cdef Chunk* h
     cdef Rec* r
-    for i in range(n):
-        if i + 16 < n:
-            fetch(c, ids[i + 16])
-            fetch_slot(c, <uint64_t>when[i + 16] ^ SIGN, False)
-            fetch_slot(c, <uint64_t>when[i + 8] ^ SIGN, True)
-        w = <uint64_t>when[i] ^ SIGN
-        if w != MIXED:
-            put(c, ids[i], w)
-        else:
-            r = find(c, ids[i])
-            if r != NULL:
-                drop(c, r)
+    cdef size_t i, k, m
+    i = 0
+    while i < n:
+        m = min(n - i, <size_t>BLOCK)
+        for k in range(m):
+            w = <uint64_t>when[i + k] ^ SIGN
+            place[k] = NONE
+            if base0 <= w and w >> SHIFT[2] < base2:
+                place[k] = FIRST[1] + (<uint32_t>(w >> SHIFT[1]) & (SLOTS[1] - 1)) if w >> SHIFT[1] >= base1 else \
+                    <uint32_t>w & (SLOTS[0] - 1)
+                prefetch(&slots[place[k]])
+                prefetch(rec_of(c, ids[i + k]))
+        for k in range(m):
+            if place[k] != NONE and slots[place[k]].tail:
+                prefetch(pool + <size_t>slots[place[k]].tail * WORDS)
+                prefetch(pool + <size_t>slots[place[k]].tail * WORDS + WORDS // 2)
+        for k in range(m):
+            w = <uint64_t>when[i + k] ^ SIGN
+            if place[k] != NONE:    # the common case; `add_any` does the same, and all others
+                r = rec_of(c, ids[i + k])
+                slot = &slots[place[k]]
+                tail = slot.tail
+                h = <Chunk*>(pool + <size_t>tail * WORDS)
+                if r.pos == 0 and tail and h.used < ENTRIES:
+                    used = h.used
+                    if h.when != w:
+                        h.when = MIXED
+                    lower_min(c, slot, w)
+                    h.used = <uint16_t>(used + 1)
+                    h.live += 1
+                    pos = tail * WORDS + HEAD + used
+                    pool[pos] = ids[i + k]
+                    r.when = w
+                    r.pos = pos
+                    c.count += 1
+                    continue
+            add_any(c, ids[i + k], w)
+        i += m
 
 
 cdef inline size_t cancel_all(Core* c, const uint32_t* ids, size_t n) noexcept nogil:

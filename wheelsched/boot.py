@@ -144,5 +144,4 @@ def _serve(config: Config) -> int:
         f"serving {config.data} on {config.socket}: {len(state.jobs)} jobs, {len(state.runs)} open runs,"
         f" generation {state.meta.generation}, {config.workers} workers, ready in {time.monotonic() - begun:.2f} s (pid {os.getpid()})"
     )
-    server.run()
-    return 0
+    return server.run()

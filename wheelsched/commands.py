@@ -9,7 +9,7 @@ import numpy as np
 from . import protocol, reads, run_commands
 from .arguments import done, text, whole
 from .errors import FailedPreconditionError, InvalidArgumentError
-from .misfire import plan
+from .misfire import plan, skip_paused
 from .model import NEVER, NOTE_MAX, JobState, Reason, RunState
 from .put import job_row, put, put_many
 from .specs import KIND_AT, KIND_MANUAL
@@ -58,6 +58,7 @@ def pause(engine: Engine, cmd: Incoming) -> bytes:
     state = engine.state.jobs.gather(np.array([row], np.uint32))["state"][0]
     if state == JobState.FINISHED:
         raise FailedPreconditionError("the job is finished: nothing is left to pause")
+    skip_paused(engine, row)
     _change(engine, cmd, row, JobState.PAUSED, NEVER, note)
     return done(engine, cmd, reads.job(engine.state, row))
 
@@ -92,6 +93,7 @@ def resume(engine: Engine, cmd: Incoming) -> bytes:
 def delete(engine: Engine, cmd: Incoming) -> bytes:
     """Delete a job: a tombstone keeps its cursor. Open attempts may end; what waits is cancelled, nothing is retried."""
     row = job_row(engine, cmd.request.args)
+    skip_paused(engine, row)
     members = np.array(engine.state.runs.of_job(row), np.uint32)
     _change(engine, cmd, row, JobState.DELETED, NEVER, "")
     if len(members):

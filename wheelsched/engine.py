@@ -214,7 +214,6 @@ class Engine:
         nominal = jobs["next_us"]
         spec = jobs["spec"]
         after = self.specs.next(spec, jobs["param_us"], nominal)
-        after[jobs["fired"] + np.uint32(1) >= self.specs.max_runs[spec]] = NEVER
         missed = nominal < self.missed_before_us
         slow = missed & ((after < self.missed_before_us) | self.specs.skip_missed[spec])
         n = len(rows)
@@ -227,6 +226,7 @@ class Engine:
         buffered = (policy == OVERLAP_BUFFER) & (busy > 0) & (jobs["waiting"] < limit)
         state[buffered] = RunState.SCHEDULED
         refused = ~buffered & (((policy != OVERLAP_ALLOW) & (busy > 0)) | ((policy == OVERLAP_ALLOW) & (busy >= limit)))
+        after[~refused & (jobs["fired"] + np.uint32(1) >= self.specs.max_runs[spec])] = NEVER
         state[refused] = RunState.SKIPPED
         disposition[refused] = Disposition.SKIPPED
         reason[refused] = Reason.OVERLAP

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from .model import NEVER, Disposition, JobState, Reason, RunState
+from .specs import KIND_AT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -77,7 +78,9 @@ def plan(engine: Engine, job: int, fields: Any, before_us: int | None = None, po
         if count > len(runs):
             ledger.append((oldest, _before(engine, spec, param, oldest, runs[0][0]), count - len(runs), Disposition.SKIPPED, Reason.MAX))
     room = int(engine.specs.max_runs[spec]) - int(fields["fired"])
-    if len(runs) >= room:
+    busy = int(fields["active"]) + int(fields["waiting"])
+    refused = busy > 0 and len(runs) == 1 and wire["overlap"]["policy"] == "skip"  # an occurrence without a run uses none of max_runs
+    if len(runs) >= room and not refused:
         for at, _ in runs[max(room, 0):]:
             ledger.append((at, at, 1, Disposition.SKIPPED, Reason.LIMIT))
         runs = runs[: max(room, 0)]
@@ -87,10 +90,24 @@ def plan(engine: Engine, job: int, fields: Any, before_us: int | None = None, po
         {"nominal": a, "state": RunState.SKIPPED, "disposition": d, "reason": r, "until": b, "count": n, "missed": 0, **common}
         for a, b, n, d, r in ledger
     ]
-    rows += _states(engine, spec, int(fields["active"]) + int(fields["waiting"]), runs, common)
+    rows += _states(engine, spec, busy, runs, common)
     if not rows:  # nothing was due after all: the job still moves on
         rows = [{"nominal": first, "state": 0, "disposition": 0, "reason": 0, "until": 0, "count": 0, "missed": 0, **common}]
     return rows
+
+
+def skip_paused(engine: Engine, row: int) -> None:
+    """What a paused job missed up to now is skipped for good, since a command is about to end that pause or its definition."""
+    rows = np.array([row], np.uint32)
+    fields = engine.state.jobs.gather(rows)
+    if fields["state"][0] != JobState.PAUSED or engine.specs.kind[fields["spec"][0]] == KIND_AT:
+        return
+    after = np.maximum(fields["cursor_us"], fields["updated_us"])
+    fields["next_us"] = engine.specs.next(fields["spec"].copy(), fields["param_us"].copy(), after)
+    if fields["next_us"][0] <= engine.now.wall_us:
+        policy = {"policy": "skip", "window_us": None, "max": None}
+        planned = plan(engine, row, fields[0], engine.now.wall_us + 1, policy, Reason.PAUSE)
+        engine.record_planned([p | {"next": NEVER, "job_state": JobState.PAUSED} for p in planned])
 
 
 def _states(engine: Engine, spec: int, busy: int, runs: list[tuple[int, int]], common: dict[str, int]) -> list[dict[str, int]]:

@@ -12,21 +12,23 @@ file outlives the process, and after a reboot it counts for nothing.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import io
 import mmap
 import os
+import select
 import signal
 import threading
+import time
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from .model import OUTPUT_MAX
+from .model import KILL_GRACE_US, OUTPUT_MAX, US
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    import subprocess
+    from collections.abc import Callable, Iterable
 
 MARK: Final = "WHEELSCHED_EXECUTOR"  # environment of an executor and of all that it starts
 FILE_BYTES: Final = 4_096
@@ -34,6 +36,7 @@ MAGIC: Final = 0x3144_5452_5453_5357  # "WSSTRTD1"
 VERSION: Final = 1
 SKIPS_MAX: Final = 256
 JOIN_BYTES: Final = 4_096
+DRAIN_READS: Final = 64  # reads of 64 KiB: a child that never stops writing holds up nobody
 CUT_MARK_MAX: Final = 64  # room for the line that says how much was left out
 _BOOT_AT: Final = 256  # byte offset of the boot id
 _SKIPS_AT: Final = 64  # word offset of the ring of cancelled tokens
@@ -97,10 +100,10 @@ class StartedFile:
         self._map.close()
 
 
-def begun_ticks(pid: int) -> int | None:
-    """Start time of a process in clock ticks since boot; None when there is none, or only a zombie is left."""
+def begun_ticks(pid: int, *, alive: bool = False) -> int:
+    """Start time of a process in clock ticks since boot; 0 when there is none, or with `alive` only a zombie."""
     fields = _stat(pid)
-    return None if fields is None or fields[0] in ("Z", "X") else int(fields[19])
+    return 0 if fields is None or (alive and fields[0] in "ZX") else int(fields[19])
 
 
 def _stat(pid: int) -> list[str] | None:
@@ -129,6 +132,15 @@ def signal_group(pgid: int, number: int) -> bool:
         return False
     except PermissionError:  # a member changed its user; those we may signal were
         return True
+    return True
+
+
+def signal_process(pid: int, number: int) -> bool:
+    """Signal one process that is known to be ours. False when it is gone, or no longer ours to signal."""
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return False
     return True
 
 
@@ -171,17 +183,60 @@ def kill_group(pgid: int, begun: int, mark: str) -> bool:
         return False
     if begun and begun_ticks(pgid) == begun:
         return signal_group(pgid, signal.SIGKILL)
-    killed = False
-    for pid in members(pgid, mark):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-            killed = True
-    return killed
+    return any([signal_process(pid, signal.SIGKILL) for pid in members(pgid, mark)])
 
 
 def group_left(pgid: int, begun: int, mark: str) -> bool:
     """Does anything of ours live in this group?"""
-    return pgid > 1 and (bool(begun and begun_ticks(pgid) == begun) or bool(members(pgid, mark)))
+    return pgid > 1 and (begun == begun_ticks(pgid, alive=True) > 0 or bool(members(pgid, mark)))
+
+
+def supervise(proc: subprocess.Popen[bytes], out: Capture, err: Capture, ended_for: Callable[[], bool]) -> int:
+    """Wait for a program and capture what it writes; the exit code, negative for a signal.
+
+    The wait is for the program, not for its pipes: a grandchild that holds them open holds up nobody. When `ended_for`
+    then says that the run was told to end, what is left of the group gets a grace period and is killed.
+    """
+    assert proc.stdout is not None
+    assert proc.stderr is not None
+    pipes = {proc.stdout.fileno(): out, proc.stderr.fileno(): err}
+    pidfd = os.pidfd_open(proc.pid)
+    poll = select.poll()
+    try:
+        for fd in (*pipes, pidfd):
+            os.set_blocking(fd, False)
+            poll.register(fd, select.POLLIN)
+        ready: list[int] = []
+        while pidfd not in ready:
+            ready = [fd for fd, _ in poll.poll()]
+            for fd in ready:
+                if fd in pipes and not drain(fd, pipes[fd], reads_max=1):
+                    poll.unregister(fd)
+        for fd, capture in pipes.items():
+            drain(fd, capture)
+        if ended_for():
+            until = time.monotonic() + KILL_GRACE_US / US
+            while signal_group(proc.pid, 0) and time.monotonic() < until:
+                time.sleep(0.02)  # nothing tells of the end of a group
+            signal_group(proc.pid, signal.SIGKILL)
+        return proc.wait()
+    finally:
+        os.close(pidfd)
+        proc.stdout.close()
+        proc.stderr.close()
+
+
+def drain(fd: int, capture: Capture, reads_max: int = DRAIN_READS) -> bool:
+    """Read what a non-blocking pipe holds, at most `reads_max` times 64 KiB. False at its end."""
+    for _ in range(reads_max):
+        try:
+            data = os.read(fd, 65_536)
+        except BlockingIOError:
+            return True
+        if not data:
+            return False
+        capture.add(data)
+    return True
 
 
 class Capture(io.RawIOBase):

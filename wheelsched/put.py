@@ -11,6 +11,7 @@ from . import reads, records
 from .arguments import done, param_of, payload_of, text, whole
 from .definition import check_given, resolve
 from .errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, ResourceExhaustedError, ScheduleError
+from .misfire import skip_paused
 from .model import FRAME_JOBS_MAX, INSTANT_MAX_US, MS, NEVER, NOTE_MAX, PAYLOAD_MAX, JobState, display_name, parse_job_name
 from .specs import KIND_AT, KIND_EVERY, KIND_MANUAL
 from .state import job_key, spec_bytes
@@ -57,31 +58,40 @@ def spec_number(engine: Engine, given: Any, name: str) -> int:
     return spec
 
 
-def first_next(engine: Engine, rows: NDArray[np.uint32], spec: NDArray[np.uint32], param: NDArray[np.int64]
-               ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
-    """(param, next, cursor, state) of put jobs. What was decided before, tombstones included, never fires again."""
+def kept_anchors(engine: Engine, rows: NDArray[np.uint32], spec: NDArray[np.uint32], param: NDArray[np.int64]) -> NDArray[np.int64]:
+    """`param` with the anchors of intervals filled in: that of the job with an unchanged period, else now."""
+    param = param.copy()
+    every = (engine.specs.kind[spec] == KIND_EVERY) & (param == NEVER)
+    old = np.flatnonzero(every & (rows != _NO_ROW))
+    if len(old):
+        fields = engine.state.jobs.gather(rows[old])
+        keep = (engine.specs.kind[fields["spec"]] == KIND_EVERY) & (engine.specs.a[fields["spec"]] == engine.specs.a[spec[old]])
+        param[old[keep]] = fields["param_us"][keep]
+    param[every & (param == NEVER)] = -(-engine.now.wall_us // MS) * MS
+    return param
+
+
+def first_next(engine: Engine, rows: NDArray[np.uint32], spec: NDArray[np.uint32], param: NDArray[np.int64], paused: bool | None
+               ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
+    """(next, cursor, state) of put jobs. What was decided before, tombstones included, never fires again."""
     n = len(rows)
-    now = engine.now.wall_us
     cursor = np.full(n, -1, np.int64)
-    state = np.full(n, JobState.ACTIVE, np.uint8)
+    fired = np.zeros(n, np.uint32)
+    was_paused = np.zeros(n, np.bool_)
     old = np.flatnonzero(rows != _NO_ROW)
     kind = engine.specs.kind[spec]
-    param = param.copy()
     if len(old):
         fields = engine.state.jobs.gather(rows[old])
         cursor[old] = fields["cursor_us"]
-        state[old[fields["state"] == JobState.PAUSED]] = JobState.PAUSED
-        keep = (kind[old] == KIND_EVERY) & (param[old] == NEVER) & (engine.specs.kind[fields["spec"]] == KIND_EVERY) \
-            & (engine.specs.a[fields["spec"]] == engine.specs.a[spec[old]])
-        param[old[keep]] = fields["param_us"][keep]
-    fresh = (kind == KIND_EVERY) & (param == NEVER)
-    param[fresh] = -(-now // MS) * MS
-    at = kind == KIND_AT
-    after = np.where(at, cursor, np.maximum(cursor, now))
+        fired[old] = np.where(fields["state"] == JobState.DELETED, 0, fields["fired"])
+        was_paused[old] = fields["state"] == JobState.PAUSED
+    after = np.where(kind == KIND_AT, cursor, np.maximum(cursor, engine.now.wall_us))
     following = engine.specs.next(spec, param, after)
-    state[(following == NEVER) & (state == JobState.ACTIVE) & (kind != KIND_MANUAL)] = JobState.FINISHED
+    following[fired >= engine.specs.max_runs[spec]] = NEVER
+    state = np.where((following == NEVER) & (kind != KIND_MANUAL), JobState.FINISHED, JobState.ACTIVE).astype(np.uint8)
+    state[(was_paused if paused is None else np.full(n, paused)) & (state != JobState.FINISHED)] = JobState.PAUSED
     following[state == JobState.PAUSED] = NEVER
-    return param, following, cursor, state
+    return following, cursor, state
 
 
 def put_jobs(engine: Engine, cmd: Incoming, names: list[bytes], payloads: list[bytes], spec: NDArray[np.uint32],
@@ -92,10 +102,7 @@ def put_jobs(engine: Engine, cmd: Incoming, names: list[bytes], payloads: list[b
     known = np.flatnonzero(rows != _NO_ROW)
     for row in rows[known].tolist():
         engine.decide_job(row)
-    param, following, cursor, state = first_next(engine, rows, spec, param)
-    if paused is not None:
-        state[:] = np.where(paused & (state != JobState.FINISHED), JobState.PAUSED, state)
-        following[state == JobState.PAUSED] = NEVER
+    param = kept_anchors(engine, rows, spec, param)
     result = np.full(len(names), CREATED, np.uint8)
     if len(known):
         same = engine.state.jobs.same(rows, spec, param, payloads) > 0
@@ -110,6 +117,9 @@ def put_jobs(engine: Engine, cmd: Incoming, names: list[bytes], payloads: list[b
     take = np.flatnonzero(result != UNCHANGED)
     if not len(take):
         return result
+    for row in rows[np.intersect1d(take, known)].tolist():
+        skip_paused(engine, row)
+    following, cursor, state = first_next(engine, rows, spec, param, paused)
     pick = take.tolist()
     whole_frame = len(pick) == len(names)
     made = engine.record("PUT", {

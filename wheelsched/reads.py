@@ -180,9 +180,7 @@ class RunFilter:
         keep = (fields["nominal_us"] >= self.since) & (fields["nominal_us"] < self.until)
         if self.state is not None:
             keep &= fields["state"] == self.state
-        elif self.skipped:
-            keep &= fields["state"] == RunState.SKIPPED
-        else:
+        elif not self.skipped:
             keep &= fields["state"] != RunState.SKIPPED
         return np.asarray(keep, np.bool_)
 

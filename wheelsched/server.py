@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 COMMANDS_MAX: Final = 4_096  # requests of one turn
 AHEAD_MAX: Final = 8  # steps decided ahead of the disk
 ACCEPT_PAUSE_US: Final = US  # after descriptors ran out
+EXIT_CONFIG: Final = 78  # the tasks can't be imported
 _LOOKED_UP: Final = frozenset({"run", "runs", "stats", "jobs", "dead"})
 
 
@@ -59,6 +60,8 @@ class Server:
         self.stopping = 0  # how many signals asked for it
         self.drain_until_us = NEVER
         self.accept_again_us = 0
+        self.exit_code = 0
+        self.workers_ready = False  # some executor has said hello
         self.again = False
         self.wake_mono_us = 0
         self.started_us = clock.now().mono_us
@@ -67,18 +70,19 @@ class Server:
 
     # Life
 
-    def run(self) -> None:
-        """Serve until a signal; SIGTERM and SIGINT drain, a second one stops at once."""
+    def run(self) -> int:
+        """Serve until a signal; SIGTERM and SIGINT drain, a second one stops at once. The exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._signal)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        for fd in (self.listener.fileno(), self.timer.fileno(), self.keeper.fileno(), self._wake_read):
+        for fd in (self.listener.fileno(), self.timer.fileno(), self.keeper.fileno(), self.pool.fileno(), self._wake_read):
             self._watch(fd, select.EPOLLIN)
         for _ in range(self.config.workers):
             self._spawn()
         while not self._finished():
             self._turn()
         self._stop()
+        return self.exit_code
 
     def _signal(self, *_: Any) -> None:
         self.stopping += 1
@@ -97,11 +101,12 @@ class Server:
     def _stop(self) -> None:
         """End the pool; what it was in is interrupted. Then the last commit, and the socket goes."""
         for worker, started in self.pool.stop().items():
-            self.inputs.append(WorkerGone(worker, started, Outcome.INTERRUPTED, "interrupted: the server was stopped"))
+            self._lose(worker, started, Outcome.INTERRUPTED, "interrupted: the server was stopped")
         self._step()
         while self.outbox:
             select.select([self.keeper.fileno()], [], [])
             self._act()
+        self.pool.close()
         self.listener.close()
         for connection in list(self.connections.values()):
             self._drop(connection)
@@ -293,6 +298,7 @@ class Server:
         self.next_number += 1
         worker = workers.add_worker(self.engine, self.next_number, f"pool-{self.next_number}", "pool")
         executor = self.pool.spawn(worker)
+        self.workers_ready = self.workers_ready or any(s.kind == "pool" and s.tasks for s in self.engine.sessions.values())
         self._add(Connection(self.next_number, executor.sock, os.geteuid(), trusted=True))
         self.pool_connections[worker] = self.next_number
         self.again = True
@@ -300,13 +306,20 @@ class Server:
     def _pool_events(self, now_us: int) -> None:
         for event in self.pool.poll(now_us):
             self._log(event.text)
-            connection = self.by_number.get(self.pool_connections.pop(event.worker))
-            if connection is not None:
-                connection.read_all(now_us)
-                self._drop(connection)
-            self.inputs.append(WorkerGone(event.worker, event.started_token, event.outcome, event.text))
+            self._lose(event.worker, event.started_token, event.outcome, event.text)
+            if event.can_not_import and not self.workers_ready:
+                self.exit_code = EXIT_CONFIG
+                self.stopping = 2
             if not self.stopping:
                 self._spawn()
+
+    def _lose(self, worker: int, started_token: int | None, outcome: int, text: str) -> None:
+        """An executor is gone: what it reported before it died comes first."""
+        connection = self.by_number.get(self.pool_connections.pop(worker))
+        if connection is not None:
+            connection.read_all(self.clock.now().mono_us)
+            self._drop(connection)
+        self.inputs.append(WorkerGone(worker, started_token, outcome, text))
 
     # Questions that may need history
 

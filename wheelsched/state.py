@@ -15,14 +15,17 @@ import msgpack
 import numpy as np
 
 from ._jobs import JobTable
-from ._runs import RunTable
+from ._runs import FINISHED, RunTable
 from .errors import CorruptJournalError
-from .model import MS, TRANSITIONS, Event
+from .model import MS, TRANSITIONS, Event, Trigger
+from .records import decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
+
+    from .memory_journal import Journal
 
 SNAPSHOT_VERSION = 1
 _DUE_COLUMNS = ("job", "nominal", "state", "disposition", "reason", "until", "count", "missed")
@@ -204,6 +207,12 @@ class State:
         self.meta.next_worker = max(self.meta.next_worker, f["id"] + 1)
 
     def _fold(self, f: dict[str, Any]) -> None:
+        if self.meta.recheck_us >= 0:  # after the clock went back: what leaves the table must still block its nominal time
+            fields = self.runs.gather(self.runs.peek(FINISHED, f["count"]))
+            fields = fields[(fields["trigger"] == Trigger.SCHEDULE) & (fields["nominal_us"] <= self.meta.recheck_us)]
+            if len(fields):
+                ahead = fields["nominal_us"] > self.jobs.gather(np.ascontiguousarray(fields["job"]))["cursor_us"]
+                self.meta.blocked |= dict.fromkeys(zip(fields["job"][ahead].tolist(), fields["nominal_us"][ahead].tolist(), strict=True))
         self.runs.fold(f["count"])
         self.meta.folded += f["count"]
 
@@ -217,6 +226,8 @@ class State:
             del self.keys[key]
         for row in f["job"].tolist():
             self.notes.pop(row, None)
+        gone = set(f["job"].tolist())
+        self.meta.blocked = {pair: None for pair in self.meta.blocked if pair[0] not in gone}
         self.jobs.remove(f["job"])
 
     def _clock(self, f: dict[str, Any]) -> None:
@@ -315,7 +326,7 @@ class State:
     def _load_small(self, small: dict[str, Any]) -> None:
         m = self.meta
         m.seq, m.at_us, m.generation, m.boot_id, m.zone_version, m.tokens, m.folded, m.next_worker, m.recheck_us = small["meta"]
-        m.blocked = dict.fromkeys(small["blocked"])
+        m.blocked = {(job, at): None for job, at in small["blocked"]}
         for spec, wire in enumerate(small["specs"]):
             self._add_spec(spec, wire)
         for i, name, kind, generation in small["workers"]:
@@ -323,6 +334,22 @@ class State:
         self.notes = dict(small["notes"])
         self.keys = {k: Key(run_id, at) for k, run_id, at in small["keys"]}
         self.replies = OrderedDict((rid, (at, reply)) for rid, at, reply in small["replies"])
+
+
+def recover(journal: Journal) -> State:
+    """The state at the end of a journal: the snapshot, then every record after it. CorruptJournalError for damage."""
+    snapshot = journal.snapshot()
+    state = State()
+    if snapshot is not None:
+        position, pieces = snapshot
+        state = State.load(pieces)
+        if state.meta.seq != position:
+            raise CorruptJournalError(f"the snapshot is of record {state.meta.seq}, its place says {position}")
+    for seq, body in journal.replay(state.meta.seq):
+        kind, fields = decode(body)
+        state.apply(kind, fields)
+        assert state.meta.seq == seq
+    return state
 
 
 def spec_bytes(wire: dict[str, Any]) -> bytes:
@@ -350,4 +377,4 @@ def unpack_attempts(data: bytes) -> list[list[Any]]:
     return list(unpacker)
 
 
-__all__ = ["State", "job_key", "other_run_id", "pack_attempt", "scheduled_run_id", "spec_bytes", "unpack_attempts"]
+__all__ = ["State", "job_key", "other_run_id", "pack_attempt", "recover", "scheduled_run_id", "spec_bytes", "unpack_attempts"]

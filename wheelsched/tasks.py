@@ -143,11 +143,19 @@ class Batch:
         self.job: bytes = reply["job"]
         self.job_end = memoryview(reply["job_end"]).cast("I")
         self.last_result: dict[int, Any] = {row: value for row, value in reply.get("last_result", [])}
-        self.started_us: Callable[[int], int] = lambda _: 0
-        self.cancelled: Callable[[int], bool] = lambda _: False
-        self.heartbeat: Callable[[int, str], None] = lambda _row, _text: None
         assert n == len(self.tokens) == len(self.spec_of) == len(self.payload_end) == len(self.job_end), "columns of one length"
         assert len(self.ids) == 16 * n, len(self.ids)
+
+    def started_us(self, _row: int) -> int:
+        """When a row was entered."""
+        return 0
+
+    def cancelled(self, _row: int) -> bool:
+        """Shall this row's run end?"""
+        return False
+
+    def heartbeat(self, _row: int, _text: str) -> None:
+        """Report a row's progress."""
 
     def arguments(self, row: int) -> tuple[list[Any], dict[str, Any]]:
         """(args, kwargs) of a row, decoded anew. PayloadError when they can't be read."""

@@ -13,16 +13,21 @@ run one after another inside `advance`, as one worker would run them; they take 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from struct import pack
+from traceback import format_exception
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from . import history, protocol, reads, workers
 from .client import BaseClient, Run
-from .commands import parse_run_id
+from .run_commands import parse_run_id
 from .engine import Engine
-from .errors import DeadlineExceededError, InternalError, InvalidArgumentError, NotFoundError, RunTimeout, WheelschedError
+from .errors import DeadlineExceededError, InternalError, InvalidArgumentError, NotFoundError, RunTimeout
 from .memory_journal import Batch, MemoryJournal
-from .model import MS, NEVER, US, Outcome, parse_duration, parse_instant, parse_job_name, to_datetime
+from .model import ERROR_TEXT_MAX, KILL_GRACE_US, MS, NEVER, US, Outcome, parse_duration, parse_instant, parse_job_name, to_datetime
 from .state import recover
+from .tasks import ATTRIBUTE, Task, current_run, enter_run, load_tasks
+from .tasks import Batch as Runs
 from .turn import ClockBack, Effects, Incoming, Now, WorkerGone
 from .tzif import Zones
 from .verbs import WAIT_S_MAX, Verbs, call_seconds, outcome
@@ -46,6 +51,7 @@ WORKER: Final = 2
 STEPS_MAX: Final = 1_000_000  # of one instant: more is a task that enqueues itself without a delay
 PAGE_MAX: Final = 1_000
 ANY: Final = object()
+_LEASE: Final = {"queues": [], "credits": 1, "wait_us": 0}
 
 
 class SimRun(Run):
@@ -106,17 +112,17 @@ class SimClient(BaseClient):
 
 class Simulator:
     """A scheduler of one's own. `start`: aware datetime or RFC 3339 text; `modules`: where tasks are, as names or modules;
-    `tasks`: further ones as {name: function}.
+    `tasks`: further ones, as {name: function} or functions marked with `@task`.
     """
 
     def __init__(self, start: Any = "2026-01-01T00:00:00Z", modules: Iterable[str | ModuleType] = (), *,
-                 tasks: Mapping[str, Callable[..., Any]] | None = None) -> None:
+                 tasks: Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]] = ()) -> None:
         """InvalidArgumentError for a start without a time zone; ImportError for a module that can't be imported."""
         self.now_us = parse_instant(start, "start")  # the wall clock
         self._mono_us = 0
         self.journal = MemoryJournal()
         self.client = SimClient(self)
-        self._inline = Inline(self, modules, tasks or {})
+        self._inline = _Inline(self, _collected(modules, tasks))
         self._last_id = 0
         self._answers: dict[tuple[int, int], Any] = {}
         self._effects = Effects()
@@ -207,9 +213,12 @@ class Simulator:
             engine.lose(WorkerGone(worker, started, Outcome.LOST, "worker lost: the server was ended"))
         workers.add_worker(engine, WORKER, "simulated", "pool")
         self.engine = engine
-        self.call(WORKER, "hello", {"version": protocol.VERSION, "role": "worker", "name": "simulated", "tasks": self._inline.announced})
-        self.call(CLIENT, "hello", {"version": protocol.VERSION, "role": "client", "name": "simulated"})
+        self._hello(WORKER, role="worker", tasks=self._inline.announced())
+        self._hello(CLIENT, role="client")
         return engine
+
+    def _hello(self, conn: int, **fields: Any) -> None:
+        self.call(conn, ("hello", {"version": protocol.VERSION, "name": "simulated", **fields}))
 
     def _next_us(self) -> int:
         mono = self._effects.wake_mono_us
@@ -241,18 +250,16 @@ class Simulator:
 
     # Requests
 
-    def call(self, conn: int, verb: str, args: dict[str, Any], *more: tuple[str, dict[str, Any]]) -> Any:
-        """One turn with these requests, over the wire's format; the result of the first, or its error."""
-        inputs, first = [], self._last_id + 1
-        for name, fields in ((verb, args), *more):
+    def call(self, conn: int, *requests: tuple[str, dict[str, Any]]) -> Any:
+        """One turn with these requests, in the wire's format; the result of the last, or its error."""
+        inputs = []
+        for verb, args in requests:
             self._last_id += 1
-            (body,) = protocol.FrameReader(protocol.FRAME_MAX).feed(protocol.encode_request(self._last_id, name, fields))
+            (body,) = protocol.FrameReader(protocol.FRAME_MAX).feed(protocol.encode_request(self._last_id, verb, args))
             inputs.append(Incoming(conn, protocol.parse_request(body), 0))
         self._step(inputs)
-        return self._answer(conn, first)
-
-    def _answer(self, conn: int, number: int) -> Any:
-        reply = self._answers.pop((conn, number), None)
+        reply = self._answers.pop((conn, self._last_id), None)
+        self._answers.clear()
         if reply is None:
             raise DeadlineExceededError("there is no answer in this turn")
         if reply.error is not None:
@@ -262,7 +269,7 @@ class Simulator:
     def ask(self, verb: str, args: dict[str, Any]) -> Any:
         """A client's question, answered at once. The errors of the server."""
         found = self._look_up(verb, args)
-        return self.call(CLIENT, verb, args) if found is None else found
+        return self.call(CLIENT, (verb, args)) if found is None else found
 
     def _look_up(self, verb: str, args: dict[str, Any]) -> dict[str, Any] | None:
         """What the server answers from state and history, not in a turn."""
@@ -354,15 +361,15 @@ class _Held:
 class _Inline:
     """One worker inside the simulator: leases a run, executes it on the spot, reports it."""
 
-    def __init__(self, sim: Simulator, modules: Iterable[str | ModuleType], functions: Mapping[str, Callable[..., Any]]) -> None:
+    def __init__(self, sim: Simulator, tasks: dict[str, Task]) -> None:
         self._sim = sim
-        self._functions: dict[str, tuple[Callable[..., Any], bool]] = {name: (f, False) for name, f in functions.items()}
-        self.announced: dict[str, dict[str, Any]] = {name: {} for name in functions}
-        for name, found in load_tasks(modules).items():
-            self._functions[name] = (found.function, found.batch)
-            self.announced[name] = found.announced
+        self._tasks = tasks
         self._held: _Held | None = None
-        self._next: dict[str, Any] | None = None
+        self._next: dict[str, Any] | None = None  # leased with the report of the run before
+
+    def announced(self) -> dict[str, dict[str, Any]]:
+        """The tasks as a worker's hello names them."""
+        return {name: task.wire() for name, task in self._tasks.items()}
 
     def running(self) -> dict[int, int]:
         """Worker -> token of the run that is executed."""
@@ -370,13 +377,11 @@ class _Inline:
 
     def limit_us(self) -> int:
         """Wall instant at which the run that is executed is ended."""
-        if self._held is None or self._held.limit_us == NEVER:
-            return NEVER
-        return self._sim.now_us + max(0, self._held.limit_us - self._sim.mono_us)
+        return NEVER if self._held is None else self._sim.now_us + max(0, self._held.limit_us - self._sim.mono_us)
 
     def check(self) -> None:
         """Called from within a task: end it when its time is over."""
-        if self._held is not None and (self._held.lost or self._sim.mono_us >= self._held.limit_us):
+        if self._held is not None and not self._held.lost and self._sim.mono_us >= self._held.limit_us:
             raise _Ended
 
     def cancel(self, token: int) -> None:
@@ -391,40 +396,72 @@ class _Inline:
         self._next = None
         if self._held is None:
             return -1
-        self._held.lost = True
-        return self._held.token
+        token = self._held.token
+        self._held.lost, self._held = True, None
+        return token
 
     def work(self) -> bool:
         """Execute one run, if one is ready and no task is under way."""
-        if self._held is not None or not self._functions:
+        if self._held is not None or not self._tasks:
             return False
-        batch = self._next or self._sim.call(WORKER, "lease", _LEASE)
-        self._next = None
-        if not batch["n"]:
+        reply, self._next = self._next or self._sim.call(WORKER, ("lease", _LEASE)), None
+        if not reply["n"]:
             return False
-        held, report = self._execute(batch)
-        if not held.lost:
-            self._next = self._sim.call_both(WORKER, ("finish", report), ("lease", _LEASE))
-        return True
-
-    def _execute(self, batch: dict[str, Any]) -> tuple[_Held, dict[str, Any]]:
-        spec, token = batch["specs"][0], int.from_bytes(batch["token"], "little")
-        held = self._held = _Held(token, self._sim.mono_us + spec["timeout_us"])
+        batch = Runs(reply)
+        held = self._held = _Held(batch.tokens[0], self._sim.mono_us + batch.specs[0]["timeout_us"])
         started_us = self._sim.now_us
+        batch.started_us = lambda _: started_us
+        batch.cancelled = lambda _: held.cancelled
         number, result = Outcome.INTERRUPTED, {}
         try:
-            value = self._enter(batch, spec["task"], started_us, held)
-            number, result = Outcome.SUCCEEDED, {} if value is None else {"value": protocol.encode_value(value)}
+            number, result = self._execute(batch, held)
+        finally:  # also when a KeyboardInterrupt or a test's failure goes through
+            if not held.lost:
+                self._held = None
+                report = {
+                    "id": batch.ids, "token": batch.token_column, "outcome": bytes([number]), "started_us": pack("<q", started_us),
+                    "ended_us": pack("<q", self._sim.now_us), "result": [[0, result]] if result else [],
+                }
+                self._next = self._sim.call(WORKER, ("finish", report), ("lease", _LEASE))
+        return True
+
+    def _execute(self, batch: Runs, held: _Held) -> tuple[Outcome, dict[str, Any]]:
+        task = self._tasks[batch.specs[0]["task"]]
+        enter_run((batch, 0))
+        try:
+            if task.batch:
+                (value,) = task.function([current_run()])
+                if isinstance(value, Exception):
+                    return Outcome.FAILED, error_map(value)
+            else:
+                args, kwargs = batch.arguments(0)
+                value = task.function(*args, **kwargs)
+            return Outcome.SUCCEEDED, {} if value is None else {"value": protocol.encode_value(value)}
         except _Ended:
-            number, result = held.outcome, {"type": f"wheelsched.{held.outcome.name.title()}", "message": "ended by the simulator"}
+            return held.outcome, {"type": f"wheelsched.{held.outcome.name.lower()}", "message": "the simulator ended it"}
         except (Exception, SystemExit) as e:  # noqa: BLE001 - whatever user code raises fails this run, and only this run
-            number, result = Outcome.FAILED, error_map(e)
+            return Outcome.FAILED, error_map(e)
         finally:
-            self._held = None
-            report = {
-                "id": batch["id"], "token": batch["token"], "outcome": bytes([number]), "started_us": started_us.to_bytes(8, "little"),
-                "ended_us": self._sim.now_us.to_bytes(8, "little"), "result": [[0, result]] if result else [],
-            }
-            if number == Outcome.INTERRUPTED and not held.lost:
-                self._sim.call(WORKER, "finish", report)
-        return held, report
+            enter_run(None)
+
+
+def error_map(error: BaseException) -> dict[str, Any]:
+    """An exception as a result has it: type, message, traceback; the texts are cut."""
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return {"type": name, "message": str(error)[:ERROR_TEXT_MAX], "traceback": "".join(format_exception(error))[-ERROR_TEXT_MAX:]}
+
+
+def _collected(
+    modules: Iterable[str | ModuleType], tasks: Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]
+) -> dict[str, Task]:
+    found = load_tasks(m if isinstance(m, str) else m.__name__ for m in modules)
+    if isinstance(tasks, Mapping):
+        found |= {name: Task(name, function, {}) for name, function in tasks.items()}
+    else:
+        for function in tasks:
+            made = getattr(function, ATTRIBUTE, None)
+            if not isinstance(made, Task):
+                raise InvalidArgumentError(f"tasks: {function!r} is not marked with @task; give {{name: function}}")
+            found[made.name] = made
+    return found

@@ -32,6 +32,7 @@ CREDITS_MAX: Final = BATCH_MAX
 _RESULT_MAX: Final = 3 * OUTPUT_MAX + 16 * 1024
 ACCEPTED: Final = 1
 STALE: Final = 2
+_ENDED: Final = 3  # the run was held under that token once
 
 
 @dataclass(slots=True)
@@ -226,6 +227,9 @@ def finish(engine: Engine, cmd: Incoming) -> bytes:
         k: results[i] for k, i in enumerate(held.tolist()) if i in results
     } if results else {})
     engine.effects.finished.append((session.worker, token))
+    # a repeat is answered as the first was; another outcome under a token whose attempt has ended is late
+    ended_as = engine.state.runs.gather(rows[verdict == _ENDED])["outcome"]
+    verdict[verdict == _ENDED] = np.where((ended_as == outcome[verdict == _ENDED]) | (outcome[verdict == _ENDED] == Outcome.NOT_STARTED), ACCEPTED, STALE)
     answer = np.where(verdict == STALE, STALE, ACCEPTED).astype(np.uint8)
     engine.counters["stale"] += int((answer == STALE).sum())
     return protocol.encode_ok(cmd.request.id, {"verdict": answer.tobytes()})

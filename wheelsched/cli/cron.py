@@ -124,7 +124,7 @@ def notes(schedule: Cron) -> list[str]:
     for last in (31, 30, 29):
         if masks.days.dom == 1 << (last - 1) and week in ("*", "?"):
             out.append(f"{_DAY_FIELD_ENDS[last]}; L is the last day of every month")
-    if texts[MINUTE] == "*" and len(split(schedule.expr, schedule.seconds)) == 5 and not masks.hours == (1 << 24) - 1:
+    if texts[MINUTE] == "*" and len(split(schedule.expr, schedule.seconds)) == 5 and masks.hours != (1 << 24) - 1:
         out.append("the minute is *: it fires every minute of each matching hour; 0 fires once an hour")
     return out
 

@@ -151,7 +151,7 @@ def _fires(expr: str) -> bool:
 
 
 def _without_random(fields: list[str], notes: list[str]) -> str:
-    """cronie's random `a~b` as H, which is drawn once from the job's name and stays."""
+    """The random `a~b` of cronie as H, which is drawn once from the job's name and stays."""
     out = []
     for text, last in zip(fields, (_MINUTE_MAX, _HOUR_MAX, 31, 12, 7), strict=False):
         found = _RANDOM.fullmatch(text)

@@ -113,10 +113,12 @@ def _cells(entry: Entry, results: dict[str, str]) -> list[str]:
 
 
 def _to_dict(entry: Entry, results: dict[str, str]) -> dict[str, Any]:
-    out: dict[str, Any] = {"line": entry.line, "kind": entry.kind, "result": _result(entry, results), "text": entry.text, "notes": entry.notes}
+    out: dict[str, Any] = {"line": entry.line, "kind": entry.kind, "result": _result(entry, results), "text": entry.text}
+    out["notes"] = entry.notes
     if entry.job is not None:
         schedule = entry.job.schedule
-        out |= {"job": entry.job.name, "argv": entry.job.call.args[0], "env": entry.job.call.kwargs["env"], "user": entry.job.call.kwargs["user"]}
+        call = entry.job.call
+        out |= {"job": entry.job.name, "argv": call.args[0], "env": call.kwargs["env"], "user": call.kwargs["user"]}
         out |= {"cron": schedule.expr, "tz": schedule.tz} if isinstance(schedule, Cron) else {"manual": True}
     return out
 

@@ -37,7 +37,7 @@ class Failed(click.ClickException):
 
     def __init__(self, message: str, code: int = EXIT_FAILED) -> None:
         super().__init__(message)
-        self.exit_code = code
+        self.exit_code = code  # type: ignore[misc]  # click reads it from the instance
 
     def show(self, file: IO[Any] | None = None) -> None:  # noqa: ARG002 - the base class's face
         """One line, or a few, on stderr."""

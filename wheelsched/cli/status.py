@@ -38,21 +38,21 @@ def _page(s: dict[str, Any]) -> Iterator[str]:
         ("clock", f"{now:%Y-%m-%d %H:%M:%S}Z" + (f", set off by {span(offset / 1e6)} (--clock-offset)" if offset else "")),
         ("state", "; ".join(troubles(s)) or "all is well"),
         ("jobs", number(s["jobs"])),
-        ("open runs", f"{number(s['runs'])} ({number(s['queued'])} queued, {number(s['leased'])} leased)"),
+        ("runs", f"{number(s['queued'])} queued, {number(s['leased'])} leased, {number(s['runs'])} not yet in the history"),
         ("dead letters", number(s["dead_letters"])),
         ("counted", ", ".join(f"{n} {number(v)}" for n, v in s["counters"].items() if v) or "nothing yet"),
     ])
     lags = {n: lag for n, lag in s["lag_ms"].items() if lag.get("count")}
     if lags:
         yield from ("", "lag behind the scheduled time")
-        yield from ("  " + line for line in pairs([(n, f"{lag_line(lag)}  ({number(lag['count'])} runs)") for n, lag in lags.items()]))
+        yield from _indented([(n, f"{lag_line(lag)}  ({number(lag['count'])} runs)") for n, lag in lags.items()])
     yield from ("", "queues")
-    yield from ("  " + line for line in pairs([(n, f"{number(q['queued'])} queued") for n, q in sorted(s["queues"].items())]) or ["none yet"])
+    yield from _indented([(n, f"{number(q['queued'])} queued") for n, q in sorted(s["queues"].items())])
     yield from ("", "workers")
-    yield from ("  " + line for line in pairs([(w["id"], f"{w['kind']}, {number(w['leased'])} leased") for w in s["workers"]]) or ["none"])
+    yield from _indented([(w["id"], f"{w['kind']}, {number(w['leased'])} leased") for w in s["workers"]])
     if s["unserved_tasks"]:
         yield from ("", "tasks that no worker serves")
-        yield from ("  " + line for line in pairs([(t, f"{number(n)} runs wait") for t, n in sorted(s["unserved_tasks"].items())]))
+        yield from _indented([(t, f"{number(n)} runs wait") for t, n in sorted(s["unserved_tasks"].items())])
     store, used = s["storage"], s["bytes"]
     yield ""
     yield from pairs([
@@ -60,6 +60,10 @@ def _page(s: dict[str, Any]) -> Iterator[str]:
         ("journal", f"{size(s['journal_bytes'])} in {number(s['commits'])} commits since the start"),
         ("memory", ", ".join(f"{n} {size(v)}" for n, v in used.items())),
     ])
+
+
+def _indented(rows: list[tuple[str, str]]) -> list[str]:
+    return ["  " + line for line in pairs(rows) or ["none"]]
 
 
 def troubles(s: dict[str, Any]) -> list[str]:

@@ -47,7 +47,7 @@ def relative(moment: datetime, now: datetime) -> str:
     left = round(abs(seconds))
     if not left:
         return "now"
-    parts = []
+    parts: list[str] = []
     for unit, size in _UNITS:
         n, left = divmod(left, size)
         if n or parts:

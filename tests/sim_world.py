@@ -1,0 +1,414 @@
+"""A seeded world around the production engine, keeper and records: clients that repeat themselves, workers that die, a disk that
+forgets what was not synced, clocks that jump. One `World` is one seed; it asserts as it goes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import msgpack
+import numpy as np
+
+from tests.sim_oracle import Judge
+from wheelsched import history, protocol, records, state, workers
+from wheelsched.engine import Engine
+from wheelsched.errors import WheelschedError
+from wheelsched.keeper import Keeper
+from wheelsched.memory_journal import MemoryJournal
+from wheelsched.model import NEVER, US, Outcome, RunState
+from wheelsched.protocol import Request
+from wheelsched.state import State, unpack_attempts
+from wheelsched.turn import ClockBack, Disconnect, Incoming, Now, WorkerGone
+from wheelsched.tzif import Zones
+from wheelsched.zonedata import load_zone
+
+START_US = 1_767_225_600 * US  # 2026-01-01
+TASKS = ("t.a", "t.b")
+
+
+@dataclass
+class Grant:
+    """A lease as its worker got it."""
+
+    run_id: bytes
+    entered: bool = False
+
+
+@dataclass
+class Worker:
+    """A virtual worker. Executes in token order; `started` is what its started file would say."""
+
+    conn: int
+    kind: str
+    id: int = 0
+    held: dict[int, Grant] = field(default_factory=dict)
+    started: int = -1
+    asking: int = 0  # lease requests under way
+    frozen: bool = False
+    gone: bool = False
+
+
+@dataclass
+class Command:
+    """A client's request; `answers` are those of its repeats too."""
+
+    verb: str
+    args: dict
+    answer: object = None
+    done: bool = False
+
+
+class World:
+    """Everything outside of the engine, drawn from one seed."""
+
+    def __init__(self, seed, *, check_each=False, recover=None):
+        self.rng = random.Random(seed)
+        self.recover = recover or state.recover
+        self.check_each = check_each
+        self.wall_us, self.mono_us, self.boot = START_US, 1_000 * US, 1
+        self.config = SimpleNamespace(snapshot_bytes=self.rng.choice([2_000, 20_000, 2**40]), retention_us=2**60, data="sim")
+        self.journal = MemoryJournal()
+        self.judge = Judge()
+        self.log: list[bytes] = []  # bodies of all durable records
+        self.unsynced: deque[list[bytes]] = deque()
+        self.durable_tokens: set[int] = set()
+        self.durable_blocks = 0
+        self.acked_rids: dict[bytes, Command] = {}
+        self.acked_runs: set[bytes] = set()
+        self.accepted: dict[tuple[bytes, int], int] = {}  # (run id, token) -> outcome of an accepted completion
+        self.entered: Counter = Counter()
+        self.last_token = 0
+        self.numbers = 0
+        self.conns = 10
+        self.workers: list[Worker] = []
+        self.zombies: list[tuple[bytes, int]] = []  # leases of workers that were given up
+        self.commands: list[Command] = []
+        self.stats: Counter = Counter()
+        self.boot_up()
+
+    # The server
+
+    def boot_up(self, back=None, proofs=None):
+        """A process starts from what is durable."""
+        st = self.recover(self.journal)
+        self.engine = Engine(st, Zones(load_zone), history.pack, self.now(), boot_id=str(self.boot), zone_version="z")
+        self.keeper = Keeper(self.journal, st, self.config)
+        self.outbox: deque = deque()
+        self.inputs: list = []
+        self.open: dict[tuple[int, int], tuple] = {}
+        self.again = True
+        self.wake_wall_us = self.wake_mono_us = 0
+        for worker, known in list(st.workers.items()):
+            if known.kind == "pool":
+                self.engine.lose(WorkerGone(worker, (proofs or {}).get(worker), Outcome.LOST, "server ended"))
+            else:
+                self.engine.adopt(worker)
+        if back:
+            self.inputs.append(ClockBack(self.keeper.fired_after(self.wall_us)))
+        self.client = self.connect()
+        self.request(self.client, "hello", {"version": 1, "role": "client", "name": "c"}, None)
+
+    def connect(self):
+        """A new connection number."""
+        self.conns += 1
+        return self.conns
+
+    def now(self):
+        """Both clocks."""
+        return Now(self.wall_us, self.mono_us)
+
+    def pass_time(self, us):
+        """Both clocks go on."""
+        self.wall_us += us
+        self.mono_us += us
+
+    def request(self, conn, verb, args, then):
+        """Queue a request; `then(reply)` when its answer is let out."""
+        self.numbers += 1
+        (body,) = protocol.FrameReader(protocol.FRAME_MAX).feed(protocol.encode_request(self.numbers, verb, args))
+        self.inputs.append(Incoming(conn, protocol.parse_request(body), 0))
+        self.open[conn, self.numbers] = (verb, then)
+
+    def step(self):
+        """One turn, handed to the journal; nothing of it gets out yet."""
+        inputs, self.inputs = self.inputs, []
+        effects = self.engine.step(self.now(), inputs)
+        self.again = effects.again
+        self.wake_wall_us, self.wake_mono_us = effects.wake_wall_us, effects.wake_mono_us
+        if effects.records or effects.replies or effects.granted or self.keeper.busy:
+            self.keeper.submit(effects)
+            self.unsynced.append(list(effects.records))
+            self.outbox.append((effects.seq, effects))
+        if self.check_each:
+            self.engine.state.check()
+        self.stats["steps"] += 1
+
+    def sync(self, n=None):
+        """The disk makes the oldest batches durable; the judge reads them."""
+        for _ in range(len(self.unsynced) if n is None else min(n, len(self.unsynced))):
+            self.journal.sync(1)
+            self.made_durable(self.unsynced.popleft())
+        self.act()
+
+    def made_durable(self, bodies):
+        for body in bodies:
+            self.log.append(body)
+            self.judge.feed(body)
+            kind, f = records.decode(body)
+            if kind == "GRANT":
+                self.durable_tokens.update(range(f["token"], f["token"] + len(f["run"])))
+
+    def act(self):
+        """Let out what is durable, as the server does."""
+        durable = self.keeper.poll()
+        while self.outbox and self.outbox[0][0] <= durable:
+            _, effects = self.outbox.popleft()
+            for conn, frame in effects.replies:
+                (body,) = protocol.FrameReader(protocol.REPLY_MAX).feed(frame)
+                reply = protocol.parse_reply(body)
+                verb, then = self.open.pop((conn, reply.id))
+                if reply.error is not None:
+                    assert reply.error.code != "internal", reply.error
+                    self.stats["refused"] += 1
+                if then:
+                    then(reply)
+
+    def crash(self, *, reboot=False, back_us=0, down_us=0):
+        """kill -9, or a power cut: what was not synced survives as a prefix of any length."""
+        self.stats["crashes"] += 1
+        waiting = list(self.unsynced)
+        before = self.journal.durable_seq
+        self.journal = self.journal.crash(self.rng)
+        kept = self.journal.durable_seq - before
+        for bodies in waiting:
+            if kept >= len(bodies):
+                kept -= len(bodies)
+                self.made_durable(bodies)
+            else:
+                assert kept == 0, "half a batch got to disk"
+                break
+        self.unsynced.clear()
+        proofs = {}
+        for w in self.workers:
+            if w.kind == "pool":
+                proofs[w.id] = w.started
+                self.give_up(w)
+        if reboot:
+            self.boot += 1
+            self.mono_us = 1
+            proofs = {}
+        self.pass_time(down_us)
+        self.wall_us -= back_us
+        self.workers = [w for w in self.workers if not w.gone]
+        self.boot_up(back=back_us > 0 or self.wall_us < START_US, proofs=proofs)
+        for w in self.workers:
+            w.asking = 0
+            self.greet(w)
+        self.audit()
+
+    # Clients
+
+    def command(self, verb, args):
+        """A new command of a client."""
+        cmd = Command(verb, {**args, "rid": self.rng.randbytes(16)} if verb in protocol.MUTATING else args)
+        if verb in protocol.MUTATING:
+            self.commands.append(cmd)
+        self.send(cmd)
+
+    def send(self, cmd):
+        """Send it, perhaps not for the first time."""
+        self.request(self.client, cmd.verb, cmd.args, lambda reply: self.answered(cmd, reply))
+
+    def answered(self, cmd, reply):
+        """The client reads its answer: from now on it relies on it."""
+        if reply.error is not None:
+            return
+        self.stats["acked " + cmd.verb] += 1
+        if cmd.verb not in protocol.MUTATING:
+            return
+        if cmd.done and abs(self.wall_us - self.judge.replied[cmd.args["rid"]]) < 500 * US and not self.judge.back:
+            assert cmd.answer == reply.result, f"{cmd.verb} repeated with its rid: another answer"
+        if not cmd.done:
+            cmd.done, cmd.answer = True, reply.result
+        if cmd.verb in ("enqueue", "trigger"):
+            self.acked_runs.add(bytes.fromhex(reply.result["id"]))
+        self.acked_rids[cmd.args["rid"]] = cmd
+
+    # Workers
+
+    def spawn(self, kind):
+        """A pool executor, or an external worker that connects."""
+        w = Worker(self.connect(), kind)
+        if kind == "pool":
+            w.id = workers.add_worker(self.engine, w.conn, "p", "pool")
+        self.workers.append(w)
+        self.greet(w)
+
+    def greet(self, w):
+        if w.kind == "external":
+            w.conn = self.connect()
+            w.id = 0
+
+        def named(reply):
+            w.id = reply.result["worker"]
+
+        self.request(w.conn, "hello", {"version": 1, "role": "worker", "name": "w", "tasks": {t: {} for t in TASKS}}, named)
+
+    def give_up(self, w):
+        """Its process is gone; what it held may still be reported by a twin of it."""
+        self.zombies += [(g.run_id, token) for token, g in w.held.items()]
+        w.held.clear()
+        w.gone = True
+
+    def lease(self, w):
+        """Ask for runs."""
+        w.asking += 1
+        credit = self.rng.choice([1, 3, 50])
+        wait = self.rng.choice([0, 2 * US, NEVER])
+
+        def leased(reply):
+            w.asking -= 1
+            if reply.error is not None or not reply.result["n"]:
+                return
+            r = reply.result
+            tokens = np.frombuffer(r["token"], "<i8").tolist()
+            for i, token in enumerate(tokens):
+                assert token in self.durable_tokens, "a run left before its lease was durable"
+                assert token > self.last_token, f"token {token} after {self.last_token}"
+                self.last_token = token
+                w.held[token] = Grant(r["id"][16 * i : 16 * i + 16])
+            self.stats["granted"] += len(tokens)
+
+        self.request(w.conn, "lease", {"queues": [], "credits": credit, "wait_us": wait}, leased)
+
+    def enter(self, w):
+        """User code of the next run in token order begins."""
+        for token in sorted(w.held):
+            if not w.held[token].entered:
+                w.held[token].entered = True
+                w.started = token
+                self.entered[w.held[token].run_id] += 1
+                return
+
+    def report(self, w, *, picks, outcome=None, keep=False):
+        """Finish some of what it holds."""
+        rows = []
+        for token in picks:
+            g = w.held[token]
+            if not g.entered:
+                out = Outcome.NOT_STARTED
+            else:
+                out = outcome or self.rng.choice([1, 1, 1, 1, 2, 2, 3])
+            rows.append((g.run_id, token, int(out)))
+            if not keep:
+                del w.held[token]
+        self.finish(w.conn, rows, sure=w.kind == "pool")
+
+    def finish(self, conn, rows, *, sure):
+        """A frame of completions. `sure`: the worker lives and holds the leases, so they must be accepted."""
+        if not rows:
+            return
+        result = [[i, {"type": "E", "message": "x"}] for i, (_, _, out) in enumerate(rows) if out in (2, 3)]
+        at = np.full(len(rows), self.wall_us, "<i8").tobytes()
+        args = {
+            "id": b"".join(r[0] for r in rows), "token": np.array([r[1] for r in rows], "<i8").tobytes(),
+            "outcome": bytes(r[2] for r in rows), "started_us": at, "ended_us": at, "result": result,
+        }
+
+        def judged(reply):
+            if reply.error is not None:
+                assert not sure, reply.error
+                return
+            for (run_id, token, out), verdict in zip(rows, reply.result["verdict"], strict=True):
+                assert verdict in (1, 2)
+                assert verdict == 1 or not sure, "a living worker's completion was refused"
+                self.stats["accepted" if verdict == 1 else "stale"] += 1
+                if verdict == 1 and out != Outcome.NOT_STARTED:
+                    had = self.accepted.setdefault((run_id, token), out)
+                    assert had == out, f"two outcomes accepted for token {token}: {had} and {out}"
+
+        self.request(conn, "finish", args, judged)
+
+    def heartbeat(self, w):
+        """Renew the lease of an external worker."""
+        tokens = sorted(w.held)
+
+        def told(reply):
+            if reply.error is None:
+                for i in reply.result["stale"]:
+                    w.held.pop(tokens[i], None)
+
+        args = {"id": b"".join(w.held[t].run_id for t in tokens), "token": np.array(tokens, "<i8").tobytes(),
+                "started": bytes(len(tokens)), "progress": []}
+        self.request(w.conn, "heartbeat", args, told)
+
+    def die(self, w, *, proof):
+        """A worker's process ends; its pool knows how far it got, or does not."""
+        self.workers.remove(w)
+        if w.kind == "pool":
+            self.inputs.append(WorkerGone(w.id, w.started if proof else None, Outcome.LOST, "died"))
+        else:
+            self.inputs.append(Disconnect(w.conn))
+        self.give_up(w)
+
+    # Audits
+
+    def audit(self):
+        """What must hold at any instant."""
+        live = self.engine.state
+        replayed = self.recover(self.journal)
+        for bodies in self.unsynced:
+            for body in bodies:
+                replayed.apply(*records.decode(body))
+        for body in self.engine.effects.records:
+            replayed.apply(*records.decode(body))
+        assert replayed.digest() == live.digest(), "replay differs from the live state"
+        live.check()
+        if self.keeper._pieces is None:
+            pieces = [p for part in live.copy(self.rng.choice([1, 2**30])) for p in part]
+            loaded = State.load(iter(pieces))
+            assert loaded.digest() == live.digest(), "a snapshot read back differs"
+            loaded.check()
+        self.check_acked()
+        self.stats["audits"] += 1
+
+    def everything(self):
+        """run id -> (state, attempts) over history and table; each run is in one of them, once."""
+        found = {}
+        live = self.engine.state
+        for _, data in self.journal.history_blocks():
+            block = history.Block(data)
+            for row in block.rows(list(range(block.n))):
+                run_id = bytes.fromhex(row["id"])
+                assert run_id not in found, f"run {row['id']} is in history twice"
+                found[run_id] = (row["state"], {a["token"]: a["outcome"] for a in row["attempts"]})
+        rows = np.array(live.runs.slots(), np.uint32)
+        for row, f in zip(rows.tolist(), live.runs.gather(rows) if len(rows) else (), strict=True):
+            run_id = int(f["id_high"]).to_bytes(8, "big") + int(f["id_low"]).to_bytes(8, "big")
+            assert run_id not in found or self.unsynced, f"run {run_id.hex()} is in history and in the table"
+            attempts = {a[1]: Outcome(a[5]).name.lower() for a in unpack_attempts(live.runs.blobs(row)[2])}
+            if f["outcome"]:
+                attempts[int(f["token"])] = Outcome(int(f["outcome"])).name.lower()
+            found[run_id] = (RunState(int(f["state"])).name.lower(), attempts)
+        return found
+
+    def check_acked(self):
+        """Nothing that a client or worker was told is lost."""
+        replies = self.engine.state.replies
+        for rid, cmd in self.acked_rids.items():
+            old = abs(self.wall_us - self.judge.replied[rid]) > 500 * US or self.judge.back
+            assert rid in replies or old, f"acknowledged {cmd.verb} is lost"
+        if self.unsynced:
+            return  # history on disk lags behind the table
+        found = self.everything()
+        for run_id in self.acked_runs:
+            assert run_id in found, f"acknowledged run {run_id.hex()} is lost"
+        for (run_id, token), out in self.accepted.items():
+            _, attempts = found[run_id]
+            assert attempts.get(token) == Outcome(out).name.lower(), f"an accepted completion of {run_id.hex()} is lost: {attempts}"
+
+
+__all__ = ["NEVER", "TASKS", "US", "Request", "WheelschedError", "World", "msgpack"]
