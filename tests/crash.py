@@ -41,7 +41,7 @@ class Recorder:
     def raw(self, **event):
         os.write(self.fd, (json.dumps(event) + "\n").encode())
 
-    def event(self, kind, **fields):
+    def event(self, kind, /, **fields):
         self.raw(type=kind, wall=time.time(), mono=time.monotonic(), src="client", **fields)
 
 
@@ -65,7 +65,8 @@ class Harness:
         self.serial = 0
 
     def start(self):
-        env = dict(os.environ, WHEELSCHED_HISTORY=str(self.history), PYTHONPATH=str(HERE))
+        paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+        env = dict(os.environ, WHEELSCHED_HISTORY=str(self.history), PYTHONPATH=os.pathsep.join(paths))
         begun = time.monotonic()
         self.server = subprocess.Popen(
             [sys.executable, "-m", "wheelsched", "serve", "--data", str(self.data), "--socket", self.socket, "--tasks", "crash_tasks",
@@ -141,14 +142,14 @@ class Harness:
         task = self.rng.choice(["crash.quick", "crash.slow", "crash.flaky"])
         overlap = self.rng.choice(["skip", "allow"])
         definition = {
-            "misfire": {"policy": "coalesce", "grace": 0}, "overlap": {"policy": overlap, "limit": 1_000_000}, "max_attempts": 5, "payload": task,
+            "misfire": {"policy": "coalesce", "grace": 0}, "overlap": {"policy": overlap}, "max_attempts": 5, "task": task,
         }
         if kind == "every":
             every = self.rng.choice([0.5, 1.0, 1.7])
             schedule, definition["schedule"] = Every(every), {"kind": "interval", "every": every, "first": "after"}
         elif kind == "cron":
             expr = self.rng.choice(["* * * * * *", "*/2 * * * * *", "0-59/3 * * * * *"])
-            schedule, definition["schedule"] = Cron(expr, "Europe/Berlin"), {"kind": "cron", "expr": expr, "tz": "Europe/Berlin"}
+            schedule, definition["schedule"] = Cron(expr, "Europe/Berlin"), {"kind": "cron", "expr": expr, "tz": "Europe/Berlin", "seconds": "first"}
         elif kind == "once":
             at = datetime.now(UTC) + timedelta(seconds=self.rng.uniform(0.2, 3))
             at = at.replace(microsecond=at.microsecond // 1000 * 1000)
@@ -161,7 +162,7 @@ class Harness:
             info = self.client.put(job, Call(task), schedule, overlap=overlap, retry=retry, timeout="20s")
             self.jobs[job] = kind
             if kind == "every":
-                definition["schedule"]["anchor"] = info.param_us / 1e6
+                definition["schedule"]["anchor"] = info.schedule.anchor.timestamp()
             return {"def": definition}
 
         self.command("put", job, send, **{"def": definition})

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from wheelsched import records
-from wheelsched.model import NEVER, JobState, Reason, RunState
+from wheelsched.model import NEVER, REQUEST_TTL_US, JobState, Reason, RunState
 from wheelsched.schedule import schedule_from_wire
 from wheelsched.state import State
 
@@ -177,6 +177,8 @@ class Judge:
             job.state = int(f["state"][i])
 
     def _reply(self, f, _):
+        first = self.replied.get(f["rid"])
+        assert first is None or self.back or f["at"] - first > REQUEST_TTL_US, "a repeated request was done twice"
         self.replied[f["rid"]] = f["at"]
 
     def _forget(self, f, _):
@@ -186,7 +188,8 @@ class Judge:
     def verdict(self, end_us):
         """After the quiet: every owed occurrence has its disposition."""
         for name, job in self.jobs.items():
-            job.close(end_us)
+            if job.state == JobState.ACTIVE:
+                job.close(end_us)
             for at in sorted(job.owed):
                 n = job.cover[at]
                 assert n, f"{name}: occurrence {at} disappeared; {job.wire['schedule']}"

@@ -59,6 +59,7 @@ class Command:
     args: dict
     answer: object = None
     done: bool = False
+    decided_us: int = 0
 
 
 class World:
@@ -229,10 +230,11 @@ class World:
         self.stats["acked " + cmd.verb] += 1
         if cmd.verb not in protocol.MUTATING:
             return
-        if cmd.done and abs(self.wall_us - self.judge.replied[cmd.args["rid"]]) < 500 * US and not self.judge.back:
+        decided_us = self.judge.replied[cmd.args["rid"]]
+        if cmd.done and cmd.decided_us == decided_us:
             assert cmd.answer == reply.result, f"{cmd.verb} repeated with its rid: another answer"
         if not cmd.done:
-            cmd.done, cmd.answer = True, reply.result
+            cmd.done, cmd.answer, cmd.decided_us = True, reply.result, decided_us
         if cmd.verb in ("enqueue", "trigger"):
             self.acked_runs.add(bytes.fromhex(reply.result["id"]))
         self.acked_rids[cmd.args["rid"]] = cmd

@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from wheelsched import records
-from wheelsched.errors import (
-    AlreadyExistsError,
-    CorruptJournalError,
-    FailedPreconditionError,
-    InternalError,
-    LockedError,
-    NotFoundError,
-)
+from wheelsched.errors import AlreadyExistsError, CorruptJournalError, FailedPreconditionError, InternalError, LockedError, NotFoundError
 from wheelsched.journal import Batch, LmdbJournal, MemoryJournal, page_findings
 from wheelsched.journal_dir import read_extent
 from wheelsched.journal_env import KEY, VALUE_MAX

@@ -57,7 +57,7 @@ def plan(engine: Engine, job: int, fields: Any, before_us: int | None = None, po
     window = catchup["window_us"]
     oldest = first
     if window is not None and engine.now.wall_us - window > first:
-        count, dropped, last = _count(engine, spec, param, first - 1, engine.now.wall_us - window - 1)
+        count, dropped, last = _count(engine, spec, param, first - 1, min(engine.now.wall_us - window, before) - 1)
         if count:
             ledger.append((dropped, last, count, Disposition.SKIPPED, Reason.WINDOW))
             oldest = _next(engine, spec, param, last)
@@ -90,7 +90,7 @@ def plan(engine: Engine, job: int, fields: Any, before_us: int | None = None, po
         {"nominal": a, "state": RunState.SKIPPED, "disposition": d, "reason": r, "until": b, "count": n, "missed": 0, **common}
         for a, b, n, d, r in ledger
     ]
-    rows += _states(engine, spec, busy, runs, common)
+    rows += _states(engine, spec, busy, runs, common, refused=refused)
     if not rows:  # nothing was due after all: the job still moves on
         rows = [{"nominal": first, "state": 0, "disposition": 0, "reason": 0, "until": 0, "count": 0, "missed": 0, **common}]
     return rows
@@ -110,7 +110,8 @@ def skip_paused(engine: Engine, row: int) -> None:
         engine.record_planned([p | {"next": NEVER, "job_state": JobState.PAUSED} for p in planned])
 
 
-def _states(engine: Engine, spec: int, busy: int, runs: list[tuple[int, int]], common: dict[str, int]) -> list[dict[str, int]]:
+def _states(engine: Engine, spec: int, busy: int, runs: list[tuple[int, int]], common: dict[str, int], *,
+            refused: bool) -> list[dict[str, int]]:
     """The first run starts unless the job is busy; the others wait for their turn. `allow` starts all up to its limit."""
     overlap = engine.state.specs[spec]["overlap"]["policy"]
     limit = int(engine.specs.overlap_max[spec])
@@ -123,7 +124,7 @@ def _states(engine: Engine, spec: int, busy: int, runs: list[tuple[int, int]], c
         if overlap == "allow":
             if busy >= limit:
                 row |= {"state": RunState.SCHEDULED, "until": -1}
-        elif overlap == "skip" and busy and len(runs) == 1:
+        elif refused:
             row |= {"state": RunState.SKIPPED, "disposition": Disposition.SKIPPED, "reason": Reason.OVERLAP, "until": nominal, "count": 1}
         elif busy:
             row |= {"state": RunState.SCHEDULED, "until": -1}

@@ -237,10 +237,11 @@ def finish(engine: Engine, cmd: Incoming) -> bytes:
 
 def end_attempts(engine: Engine, rows: NDArray[np.uint32], outcome: NDArray[np.uint8], started: NDArray[np.int64],
                  ended: NDArray[np.int64], results: dict[int, bytes]) -> None:
-    """Decide what each ended attempt leads to, and record it."""
+    """Decide what each ended attempt leads to, and record it. A deleted job's failure is not retried: the run is cancelled."""
     back = outcome == Outcome.NOT_STARTED
     fields = engine.state.runs.gather(rows)
     asked = (fields["flags"] & 1) > 0
+    deleted = engine.state.jobs.gather(np.ascontiguousarray(fields["job"]))["state"] == JobState.DELETED
     if (back & ~asked).any():
         give_back(engine, rows[back & ~asked])
     take = ~(back & ~asked)
@@ -249,7 +250,7 @@ def end_attempts(engine: Engine, rows: NDArray[np.uint32], outcome: NDArray[np.u
     event = np.full(len(rows), Event.SUCCEED, np.uint8)
     due = np.zeros(len(rows), np.int64)
     for i in np.flatnonzero(take & (outcome != Outcome.SUCCEEDED)).tolist():
-        if asked[i] or outcome[i] == Outcome.CANCELLED:
+        if asked[i] or outcome[i] == Outcome.CANCELLED or deleted[i]:
             event[i] = Event.CANCEL
         else:
             event[i], due[i] = _after_failure(engine, fields[i], results.get(i, b""))
@@ -275,10 +276,9 @@ def _count(engine: Engine, event: NDArray[np.uint8], fields: NDArray[Any], start
 
 
 def _after_failure(engine: Engine, row: Any, result: bytes) -> tuple[int, int]:
-    """RETRY with its instant, or EXHAUST: attempts used up, an error that is never retried, or a deleted job."""
+    """RETRY with its instant, or EXHAUST: attempts used up, or an error that is never retried."""
     retry = engine.state.specs[int(row["spec"])]["retry"]
-    job = engine.state.jobs.gather(np.array([row["job"]], np.uint32))[0]
-    if row["attempt"] >= row["budget"] or job["state"] == JobState.DELETED:
+    if row["attempt"] >= row["budget"]:
         return Event.EXHAUST, 0
     if retry["not_on"] and result:
         kind = str(msgpack.unpackb(result, raw=False).get("type", ""))

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import DeadlineExceededError
-from ..model import Call, Job
+from ..model import Call, Job, Retry
 from ..schedule import At, Cron, Every
 from . import demo_tasks
 from .output import Progress, number
@@ -35,6 +35,7 @@ LAG_P99_S: Final = 5.0
 RECOVERY_S: Final = 5.0
 PATIENCE_S: Final = 20.0
 _PUT_PER_S: Final = 50_000  # a cautious guess of how fast jobs are put
+_RETRY: Final = Retry(attempts=5, backoff="200ms")
 _CRON: Final = Cron("*/2 * * * * *", tz=ZONE)
 _INTERVAL: Final = Every("500ms")
 _RECURRING: Final = ("demo/every-two-seconds-in-berlin", "demo/every-half-second")
@@ -75,13 +76,17 @@ class Story:
     def run(self) -> None:
         """The whole story. DeadlineExceededError when something never happens."""
         with self.server, self.server.client() as client:
-            self.tell(f"a server with {WORKERS} workers (pid {self.server.pid}): {self.server.lines[-1].partition(': ')[2]}")
+            self.tell(f"a server with {WORKERS} workers, pid {self.server.pid}: {self._said()}")
             self._put_jobs(client)
             self._kill_a_worker(client)
             self._retries(client)
             self._kill_the_server(client)
             self._spike(client)
             self._count(client)
+
+    def _said(self) -> str:
+        """What the server said of its start: jobs, open runs, generation, time."""
+        return self.server.lines[-1].rpartition(f"{self.server.socket}: ")[2].rpartition(" (")[0]
 
     def _wait(self, what: str, ask: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
         if not poll(ask, seconds):
@@ -145,7 +150,7 @@ class Story:
                 for i, name in enumerate(names):
                     if not i % 1_000:
                         bar.to(i)
-                    yield Job(name, Call("demo.ok", name), due)
+                    yield Job(name, Call("demo.ok", name), due, retry=_RETRY)
 
             begun = time.monotonic()
             client.put_many(jobs())
@@ -174,14 +179,14 @@ class Story:
         self.server.start()
         stats = client.stats()
         self._recovery_s = time.monotonic() - killed
-        said = self.server.lines[-1].partition(": ")[2]
-        self.tell(f"restarted on the same data: {said}; it answers {span(self._recovery_s)} after the kill")
+        self.tell(f"restarted on the same data: {self._said()}; it answers {span(self._recovery_s)} after the kill")
         self.promise(
             f"a killed server is back within {RECOVERY_S:g} s", f"{span(self._recovery_s)}, generation {stats['generation']}",
             held=self._recovery_s < RECOVERY_S,
         )
         self._wait("the rest of the load", lambda: _idle(client))
-        self.tell("the rest of the load is done")
+        again = client.stats()["counters"]["retried"]
+        self.tell(f"the rest of the load is done; {number(again)} runs were in the workers' hands at the kill and were tried again")
 
     def _spike(self, client: Client) -> None:
         before = client.stats()["counters"]["succeeded"]
@@ -221,11 +226,11 @@ class Story:
             wanted = _occurrences(client.get(name))
             owed += len(wanted)
             missing += sum(not _covered(t, times[name], [r for r in ledger if r.job == name]) for t in wanted)
-        there = sum(1 for _ in client.jobs())
+        there = client.stats()["jobs"]
         self.tell(f"counted every run record: {number(census.runs)}, each with an id and a scheduled time of its own")
         self.promise("one run record for a job and scheduled time", f"{number(census.runs)} run records, {census.duplicates} duplicates",
                      held=not census.duplicates)
-        measured = f"{number(len(self._put))} one-time jobs, {lost} without success; {number(there)} jobs listed"
+        measured = f"{number(len(self._put))} one-time jobs, {lost} without success; {number(there)} jobs there"
         self.promise("no acknowledged job is lost", measured, held=not lost and there >= len(self._put) + len(_RECURRING) + 1)
         measured = f"{owed} of the recurring jobs, {missing} without a run or a reason"
         self.promise("no occurrence disappears silently", measured, held=owed > 0 and not missing)
@@ -250,9 +255,9 @@ def _only_run(client: Client, job: str) -> Run:
 
 
 def _idle(client: Client) -> bool:
-    """Nothing of a one-time job is open: at most what the two recurring jobs just began."""
+    """Nothing of a one-time job is open: nothing waits for a retry, and at most what the two recurring jobs just began runs."""
     stats = client.stats()
-    return bool(stats["queued"] + stats["leased"] <= len(_RECURRING))
+    return stats["queued"] + stats["leased"] <= len(_RECURRING) and not list(client.runs(state="retry_wait", limit=1))
 
 
 def _occurrences(job: JobInfo) -> list[datetime]:
