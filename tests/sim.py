@@ -12,13 +12,15 @@ import time
 import traceback
 from collections import Counter
 
-from tests.sim_world import NEVER, TASKS, US, World
+import numpy as np
+
+from tests.sim_world import TASKS, US, World
 from wheelsched import Call, Catchup, Cron, Every, Overlap, Retry
 from wheelsched.definition import given_from_api
-from wheelsched.model import MS
+from wheelsched.model import MS, RunState, to_datetime
 from wheelsched.protocol import encode_payload
 from wheelsched.schedule import At, Manual
-from wheelsched.model import to_datetime
+from wheelsched.turn import ClockBack
 
 NAMES = ("default/a", "default/b", "default/c", "default/d", "team/e", "team/f")
 ATTEMPTS_MAX = 3
@@ -211,11 +213,9 @@ class Actor:
         self.back(self.rng.choice([3, 30, 300, 3_600]) * US)
 
     def back(self, us):
-        from wheelsched.turn import ClockBack
-
         w = self.world
         w.sync()
-        w.wall_us -= us
+        w.set_back(us)
         w.inputs.append(ClockBack(w.keeper.fired_after(w.wall_us)))
         w.step()
 
@@ -266,8 +266,10 @@ class Actor:
 
     def settled(self):
         w = self.world
-        states = {s for s, _ in w.everything().values()}
-        return not states - FINAL and not w.again and not w.inputs and not w.outbox
+        live = w.engine.state.runs
+        rows = np.array(live.slots(), np.uint32)
+        still = len(rows) == 0 or bool((live.gather(rows)["state"] > RunState.RETRY_WAIT).all())
+        return still and not w.again and not w.inputs and not w.outbox
 
     def verdict(self):
         """After the quiet."""

@@ -86,6 +86,7 @@ class Judge:
         self.grants: Counter = Counter()  # run id -> attempts granted and not given back
         self.redrives: Counter = Counter()
         self.last_token = 0
+        self.forgotten: set[bytes] = set()  # request ids whose time was over
         self.replied: dict[bytes, int] = {}  # request id -> when it was decided
 
     def feed(self, body):
@@ -174,6 +175,8 @@ class Judge:
         for i, row in enumerate(f["job"].tolist()):
             job = self.jobs[self.names[row]]
             job.cursor = job.after = int(f["cursor"][i])
+            if job.state == JobState.PAUSED:  # when the pause began is not known on the new clock: it is judged from here
+                job.after = NEVER
             job.state = int(f["state"][i])
 
     def _reply(self, f, _):
@@ -182,6 +185,7 @@ class Judge:
         self.replied[f["rid"]] = f["at"]
 
     def _forget(self, f, _):
+        self.forgotten.update(f["rid"])
         for row in f["job"].tolist():
             self.jobs.pop(self.names.pop(row))
 

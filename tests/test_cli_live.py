@@ -7,13 +7,22 @@ import os
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from wheelsched.cli import midnight, verify
 from wheelsched.cli.latency import percentiles
-from wheelsched.cli.midnight import name_of, recurring_at
-from wheelsched.cli.workbench import ServerProcess
+from wheelsched.cli.midnight import Plan, doubts, name_of, recurring_at
+from wheelsched.cli.output import Progress
+from wheelsched.cli.verify import verify_directory
+from wheelsched.cli.workbench import Census, ServerProcess, poll
+from wheelsched.client import Run
+from wheelsched.errors import UnavailableError
+from wheelsched.state import State
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TASKS = "wheelsched.cli.demo_tasks"
 
@@ -84,6 +93,8 @@ def test_a_crontab_becomes_jobs(live):
     assert kinds["cron"]["schedule"]["tz"] == "Asia/Tokyo"
     assert set(kinds) == {"cron", "manual"}
     assert "unchanged" in live("job", "import", "crontab", "-", text=text)
+    refused = live("job", "import", "crontab", "-", "--overlap", "cancel_other", "--prefix", "b/", "-o", "json", text=text, code=1)
+    assert [r["kind"] for r in json.loads(refused)] == ["env", "error", "error", "skipped"], "each line tells that it was refused"
 
 
 def test_export_and_verify(live):
@@ -104,8 +115,6 @@ def test_export_and_verify(live):
 
 
 def test_verify_finds_damage(live):
-    for i in range(20):
-        live("job", "put", f"j{i}", "demo.ok", "--manual") if not i else None
     live("enqueue", "demo.ok", "--args", json.dumps(["x" * 3_000] * 10), "--wait", "--wait-timeout", "20s")
     live.server.kill()
     path = max((live.folder / "data").rglob("data.mdb"), key=lambda p: p.stat().st_size)
@@ -153,13 +162,98 @@ def test_bench_latency():
 
 @pytest.mark.slow
 def test_the_demo_holds():
-    done = subprocess.run([sys.executable, "-m", "wheelsched", "demo", "-o", "json"], capture_output=True, text=True, timeout=120, check=False)
+    args = [sys.executable, "-m", "wheelsched", "demo", "-o", "json"]
+    done = subprocess.run(args, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, (done.stdout, done.stderr)
     result = json.loads(done.stdout)
     assert result["held"] is True
     assert (result["duplicates"], result["lost"], result["dead"], result["kills"]) == (0, 0, 1, 2)
     assert result["runs"] > 120_000
     assert {"retried", "recovery_s", "queued_lag_ms"} <= set(result)
+
+
+def run_row(number, job="a", at_ms=1_000, state="succeeded", **more):
+    raw = {"id": f"{number:032x}", "job": job, "state": state, "scheduled_us": at_ms * 1_000, "trigger": "schedule", "attempt": 1}
+    return Run({**raw, **more}, None)
+
+
+def test_the_census_counts_what_is_double_and_what_is_lost():
+    census = Census()
+    for run in (run_row(1), run_row(1), run_row(2, "b", attempt=2), run_row(3, "c", state="dead"), run_row(4, at_ms=2_000)):
+        census.add(run)
+    assert (census.runs, census.retried, census.duplicates) == (4, 1, 0)
+    assert census.lost(["a", "b", "c", "d"]) == 2
+    census.add(run_row(5))
+    assert census.duplicates == 1
+    census.add(run_row(6, "b", trigger="manual"))
+    census.add(run_row(7, "b", trigger="manual"))
+    assert census.duplicates == 1, "only a schedule's times are of one run each"
+
+
+def test_lags_that_cannot_be_are_doubted():
+    fine = dict.fromkeys(("p50", "p99", "p999", "max"), 10.0)
+    assert doubts({"lag_ms": {"queued": fine, "start": fine, "done": fine}}) == []
+    told = doubts({"lag_ms": {"queued": fine, "start": {**fine, "max": 20.0}, "done": fine}})
+    assert len(told) == 1
+    assert "done_lag_ms max" in told[0]
+
+
+def test_an_ingest_that_is_not_done_in_time_is_tried_again(monkeypatch, capsys):
+    tried = []
+
+    def measure(plan):
+        tried.append(plan.lead_s)
+        if len(tried) < 3:
+            raise midnight._TooLateError(50, 5.0)
+        return {"runs": plan.runs}
+
+    monkeypatch.setattr(midnight, "_try", measure)
+    assert midnight.midnight(100, "oneshot", 1) == {"runs": 100}
+    assert tried == sorted(set(tried))
+    assert capsys.readouterr().err.count("not done at T") == 2
+    past = datetime.now(UTC) - timedelta(seconds=1)
+    with Progress("x", 10) as bar, pytest.raises(midnight._TooLateError):
+        list(midnight._jobs(Plan(10, "oneshot", 1, 0.0), past, past, [], bar))
+
+
+def test_a_server_that_cannot_start_says_why(short_tmp):
+    server = ServerProcess(short_tmp, workers=-1)
+    with pytest.raises(UnavailableError, match="workers"):
+        server.start()
+
+
+def test_poll():
+    answers = iter([False, False, True])
+    assert poll(lambda: next(answers), 10)
+    assert not poll(lambda: False, 0)
+
+
+def test_verify_compares_digests_and_checks_invariants(live, monkeypatch):
+    live("job", "put", "a", "demo.ok", "--every", "1h")
+    live.server.kill()
+    data = str(live.folder / "data")
+    assert verify_directory(data)["ok"]
+    real, calls = verify.open_offline, []
+
+    def second_is_another(directory):
+        calls.append(directory)
+        return State() if len(calls) == 2 else real(directory)
+
+    monkeypatch.setattr(verify, "open_offline", second_is_another)
+    assert verify_directory(data)["findings"] == ["two replays of the same records differ"]
+    monkeypatch.setattr(verify, "open_offline", lambda _: State())
+    assert "the state by the snapshot and the state by all records differ" in verify_directory(data)["findings"]
+    monkeypatch.setattr(verify, "open_offline", real)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(verify.LmdbJournal, "verify", lambda _: ["page 3 is wrong"])
+        assert verify_directory(data)["findings"] == ["page 3 is wrong"]
+
+    def broken(self):
+        raise AssertionError("row 3")
+
+    monkeypatch.setattr(State, "check", broken)
+    assert verify_directory(data)["findings"] == ["broken invariant: row 3"]
 
 
 def test_recurring_jobs_of_the_real_mix_meet_once():

@@ -370,14 +370,15 @@ def test_listings_page_by_themselves(make, path):
         {"columns": {}, "after": 9},
         {"columns": {"name": ["c"], "state": ["active"]}, "after": None},
     ]
-    with FakeServer(path, answering(pages * 2 + pages[:1], seen)), make(path) as ws:
+    with FakeServer(path, answering(pages * 2 + pages[:1] * 2, seen)), make(path) as ws:
         listing = ws.jobs()
         for _ in range(2):  # each iteration begins anew
             assert [(job.name, job.state) for job in listing] == [("a", "active"), ("b", "paused"), ("c", "active")]
         assert [job.name for job in ws.jobs(limit=2)] == ["a", "b"]
         assert list(ws.jobs(limit=0)) == []
-    assert [request.args["after"] for request in seen] == [None, 7, 9, None, 7, 9, None]
-    assert [request.args["limit"] for request in seen] == [1000] * 6 + [2]
+        assert [job.name for job in ws.jobs(limit=1)] == ["a"]  # though the server sends more
+    assert [request.args["after"] for request in seen] == [None, 7, 9, None, 7, 9, None, None]
+    assert [request.args["limit"] for request in seen] == [1000] * 6 + [2, 1]
 
 
 def test_a_listing_that_does_not_move_on_ends(make, path):

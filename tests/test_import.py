@@ -85,7 +85,7 @@ def test_every_public_name_is_there():
 
 
 def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="no attribute 'Clinet'"):
+    with pytest.raises(AttributeError, match="module 'wheelsched' has no attribute 'Clinet'"):
         _ = wheelsched.Clinet
     with pytest.raises(ImportError):
         from wheelsched import Clinet  # noqa: F401

@@ -6,7 +6,6 @@ import random
 import select
 import shutil
 import stat
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -414,7 +413,7 @@ def test_what_lmdb_takes_for_good_is_checked_by_chain(path, fault):
             else:
                 for i in range(1, 10):
                     txn.delete(key(i, 0))
-            head = replace(j._head, txn_id=txn.id())
+            head = j._head._replace(txn_id=txn.id())
             txn.put(b"head", head.pack(), db=j._store.dbs["meta"])
         assert j.verify()
         with pytest.raises(CorruptJournalError, match="admin salvage"):

@@ -311,6 +311,17 @@ def test_never_is_the_same_everywhere() -> None:
     assert (wheel.next_due(), len(wheel), wheel.when(4)) == (NEVER_MS, 0, None)
 
 
+@pytest.mark.parametrize("now", [HIGHEST, HIGHEST - 1, HIGHEST - UNITS[2], NEVER_MS])
+def test_never_is_no_instant_even_at_the_end_of_time(now: int) -> None:
+    wheel = Wheel(now)
+    wheel.add_one(3, NEVER_MS)  # an id that no memory was ever made for
+    wheel.add(u32([1, 2]), i64([HIGHEST, NEVER_MS]))
+    wheel.check()
+    assert wheel.pending().tolist() == [1]
+    assert wheel.next_due() == HIGHEST
+    assert drain(wheel, NEVER_MS) == [1]
+
+
 OUT_OF_MEMORY = """
 import resource, sys
 import numpy as np

@@ -392,7 +392,8 @@ cdef inline void late_sort(Core* c) noexcept nogil:
         if late_alive(c, &c.late[i]):
             c.late[n] = c.late[i]
             n += 1
-    qsort(c.late, n, sizeof(Late), by_when)
+    if n:
+        qsort(c.late, n, sizeof(Late), by_when)
     for i in range(n):
         c.late[i].stamp = i
         rec_of(c, c.late[i].id).pos = LATE | i

@@ -322,7 +322,7 @@ cdef inline void add_all(Core* c, const uint32_t* ids, const int64_t* when, size
         for k in range(m):
             w = <uint64_t>when[i + k] ^ SIGN
             place[k] = NONE
-            if base0 <= w and w >> SHIFT[2] < base2:
+            if base0 <= w and w >> SHIFT[2] < base2 and w != MIXED:   # NEVER is within reach at the end of time
                 place[k] = FIRST[1] + (<uint32_t>(w >> SHIFT[1]) & (SLOTS[1] - 1)) if w >> SHIFT[1] >= base1 else \
                     <uint32_t>w & (SLOTS[0] - 1)
                 prefetch(&slots[place[k]])

@@ -9,7 +9,7 @@ import numpy as np
 from . import protocol, reads, run_commands
 from .arguments import done, text, whole
 from .errors import FailedPreconditionError, InvalidArgumentError
-from .misfire import plan, skip_paused
+from .misfire import paused_since, plan, skip_paused
 from .model import NEVER, NOTE_MAX, JobState, Reason, RunState
 from .put import job_row, put, put_many
 from .specs import KIND_AT, KIND_MANUAL
@@ -78,7 +78,7 @@ def resume(engine: Engine, cmd: Incoming) -> bytes:
         return done(engine, cmd, reads.job(engine.state, row))
     spec = int(fields["spec"][0])
     once = engine.specs.kind[spec] == KIND_AT
-    after = fields["cursor_us"] if once else np.maximum(fields["cursor_us"], fields["updated_us"])
+    after = fields["cursor_us"] if once else paused_since(engine, fields)
     fields["next_us"] = following = engine.specs.next(fields["spec"].copy(), fields["param_us"].copy(), after)
     policy = catchup or ("latest" if once else "skip")
     state = JobState.FINISHED if following[0] == NEVER and engine.specs.kind[spec] != KIND_MANUAL else JobState.ACTIVE

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 NEVER_MS = 2**63 - 1
 FOLD_ROWS = 4_096
 HOUSEKEEPING_US = 60 * US
+_EARLY = frozenset({"finish", "heartbeat"})
 
 class Engine:
     """Decides for one partition."""
@@ -104,9 +105,10 @@ class Engine:
         if now.wall_us < self.now.wall_us:
             now = Now(self.now.wall_us, now.mono_us) if not any(isinstance(i, ClockBack) for i in inputs) else now
         self.now = now
-        finished = [i for i in inputs if isinstance(i, Incoming) and i.request.verb == "finish"]
-        for item in finished:  # before losses: what a worker reported before it died counts
+        early = [i for i in inputs if isinstance(i, Incoming) and i.request.verb in _EARLY and i.conn in self.sessions]
+        for item in early:  # before losses: what a worker reported before it died, or during a stall of ours, counts
             self._command(item)
+        taken = {id(item) for item in early}
         for item in inputs:
             if isinstance(item, WorkerGone):
                 workers.worker_gone(self, item)
@@ -117,7 +119,7 @@ class Engine:
         self._due()
         self._expire()
         for item in inputs:
-            if isinstance(item, Incoming) and item.request.verb != "finish":
+            if isinstance(item, Incoming) and id(item) not in taken:
                 self._command(item)
         self._take_turns()
         workers.serve_seekers(self)
@@ -132,6 +134,7 @@ class Engine:
         effects.again |= effects.wake_wall_us <= self.now.wall_us
         mono_ms = self.mono.next_due()
         wakes = [mono_ms if mono_ms == NEVER_MS else mono_ms * MS, *self.gone.values()]
+        wakes += [s.lease_until_us for s in self.sessions.values()]
         wakes += [s.deadline_us for s in self.seekers]
         wakes += [deadline for waiting in self.waiters.values() for _, _, deadline in waiting]
         meta = self.state
@@ -151,7 +154,7 @@ class Engine:
         self.effects.replies.append((conn, frame))
 
     def _command(self, item: Incoming) -> None:
-        request = item.request
+        request, before = item.request, len(self.effects.records)
         try:
             handler = commands.VERBS.get(request.verb) or workers.VERBS.get(request.verb)
             if handler is None:
@@ -161,8 +164,8 @@ class Engine:
                 frame = handler(self, item)
         except WheelschedError as e:
             frame = protocol.encode_error(request.id, e)
-        except (AssertionError, KeyError, IndexError, TypeError, AttributeError) as e:
-            if self.effects.records:  # state and journal may differ from what was decided: stop, restart is the repair
+        except (AssertionError, KeyError, IndexError, TypeError, ValueError, AttributeError) as e:
+            if len(self.effects.records) > before:  # state and journal may differ from what was decided: stop, restart is the repair
                 raise
             frame = protocol.encode_error(request.id, InternalError(f"{type(e).__name__}: {e}"))
         if frame:
@@ -192,7 +195,8 @@ class Engine:
 
     def arm_retries(self, rows: NDArray[np.uint32], due_us: NDArray[np.int64]) -> None:
         """Retry waits run on the monotonic clock: a step of the wall clock neither shortens nor stretches them."""
-        wait = np.clip(due_us - self.now.wall_us, 0, 24 * 3600 * US)
+        spec = self.state.runs.gather(rows)["spec"]
+        wait = np.clip(due_us - self.now.wall_us, 0, self.specs.wait_max[spec])  # the clock may have been set meanwhile
         self.mono.add(np.ascontiguousarray(rows), ceil_ms(self.now.mono_us + wait))
 
     def _due(self) -> None:
@@ -226,9 +230,9 @@ class Engine:
         buffered = (policy == OVERLAP_BUFFER) & (busy > 0) & (jobs["waiting"] < limit)
         state[buffered] = RunState.SCHEDULED
         refused = ~buffered & (((policy != OVERLAP_ALLOW) & (busy > 0)) | ((policy == OVERLAP_ALLOW) & (busy >= limit)))
-        after[~refused & (jobs["fired"] + np.uint32(1) >= self.specs.max_runs[spec])] = NEVER
+        after[~refused & ~self.taken(rows, nominal) & (jobs["fired"] + np.uint32(1) >= self.specs.max_runs[spec])] = NEVER
         state[refused] = RunState.SKIPPED
-        disposition[refused] = Disposition.SKIPPED
+        disposition[refused] = np.where((policy == OVERLAP_BUFFER) & (limit == 1), Disposition.COALESCED, Disposition.SKIPPED)[refused]
         reason[refused] = Reason.OVERLAP
         until = np.where(buffered, -1, np.where(refused, nominal, 0)).astype(np.int64)
         columns = {
@@ -245,18 +249,30 @@ class Engine:
         """A DUE record of rows that `misfire.plan` made."""
         self._record_due(as_columns(rows))
 
-    def _recheck(self, rows: NDArray[np.uint32], nominal: NDArray[np.int64], state: NDArray[np.uint8]) -> None:
-        """After the clock went back, nominal times that have their run already make no second one."""
+    def _recheck(self, columns: dict[str, NDArray[Any]]) -> None:
+        """After the clock went back, nominal times that have their row already make no second one; a skipped range begins behind them."""
+        nominal, until, count = columns["nominal"], columns["until"], columns["count"]
+        for i in np.flatnonzero(self.taken(columns["job"], nominal)).tolist():
+            while self.taken(columns["job"][i : i + 1], nominal[i : i + 1])[0]:
+                if columns["state"][i] != RunState.SKIPPED or count[i] <= 1 or nominal[i] >= until[i]:
+                    columns["state"][i] = 0
+                    break
+                fields = self.state.jobs.gather(columns["job"][i : i + 1])
+                nominal[i : i + 1] = self.specs.next(fields["spec"].copy(), fields["param_us"].copy(), nominal[i : i + 1].copy())
+                count[i] -= 1
+
+    def taken(self, rows: NDArray[np.uint32], nominal: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """For which of these occurrences there is a row already, since the clock went back: in the table or in history."""
         if not len(nominal) or int(nominal.min()) > self.state.meta.recheck_us:
-            return
-        state[self.state.runs.exists(rows, np.ascontiguousarray(nominal)) > 0] = 0
+            return np.zeros(len(rows), np.bool_)
+        taken = self.state.runs.exists(rows, np.ascontiguousarray(nominal)) > 0
         blocked = self.state.meta.blocked
-        for i, pair in enumerate(zip(rows.tolist(), nominal.tolist(), strict=True)):
-            if pair in blocked:
-                state[i] = 0
+        if blocked:
+            taken |= np.fromiter((pair in blocked for pair in zip(rows.tolist(), nominal.tolist(), strict=True)), np.bool_, len(rows))
+        return taken
 
     def _record_due(self, columns: dict[str, NDArray[Any]]) -> None:
-        self._recheck(columns["job"], columns["nominal"], columns["state"])
+        self._recheck(columns)
         self.record("DUE", {"at": self.now.wall_us, **columns})
         self.arm_jobs(columns["job"], columns["next"])
         queued = columns["state"] == RunState.QUEUED

@@ -13,7 +13,6 @@ import shutil
 import threading
 import uuid
 from collections import deque
-from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, NoReturn, Self
@@ -267,7 +266,7 @@ class LmdbJournal:
                     head = self._write(txn, head, batch)
                 if self._sweeping:
                     self._sweeping = self._sweep(txn, head)
-                head = replace(head, txn_id=txn.id())
+                head = head._replace(txn_id=txn.id())
                 txn.put(b"head", head.pack(), db=self._store.dbs["meta"])
             self._head = head
             os.eventfd_write(self._event_fd, 1)
@@ -280,13 +279,13 @@ class LmdbJournal:
         crc = head.last_crc
         if batch.records:
             crc = self._put(txn, "journal", b"", head.last_seq + 1, crc, batch.records)
-            head = replace(head, last_seq=head.last_seq + len(batch.records), last_crc=crc)
+            head = head._replace(last_seq=head.last_seq + len(batch.records), last_crc=crc)
         if batch.history:
             crc = self._put(txn, "history", b"", head.history_next, head.history_crc, batch.history)
-            head = replace(head, history_next=head.history_next + len(batch.history), history_crc=crc)
+            head = head._replace(history_next=head.history_next + len(batch.history), history_crc=crc)
         if batch.snapshot_begin is not None:
             self._building = (head.next_snapshot_id, batch.snapshot_begin, 0, 0)
-            head = replace(head, next_snapshot_id=head.next_snapshot_id + 1)
+            head = head._replace(next_snapshot_id=head.next_snapshot_id + 1)
             self._sweeping = True
         if batch.snapshot:
             assert self._building is not None
@@ -297,13 +296,12 @@ class LmdbJournal:
             assert self._building is not None
             number, at, chunks, crc = self._building
             self._building = None
-            head = replace(head, snapshot_id=number, snapshot_at=at, snapshot_chunks=chunks, snapshot_crc=crc)
+            head = head._replace(snapshot_id=number, snapshot_at=at, snapshot_chunks=chunks, snapshot_crc=crc)
             self._sweeping = True
         if batch.trim_to is not None or batch.drop_history is not None:
             assert (batch.trim_to or 0) <= max(head.snapshot_at, 0), "a trim beyond the snapshot"
-            head = replace(
-                head, trimmed_to=max(head.trimmed_to, batch.trim_to or 0), history_first=max(head.history_first, batch.drop_history or 0)
-            )
+            trimmed, first = max(head.trimmed_to, batch.trim_to or 0), max(head.history_first, batch.drop_history or 0)
+            head = head._replace(trimmed_to=trimmed, history_first=first)
             self._sweeping = True
         return head
 

@@ -19,9 +19,8 @@ import shutil
 import struct
 import zlib
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .errors import CorruptJournalError, LockedError, NotFoundError, StorageFullError
 
@@ -50,8 +49,7 @@ def damage(directory: Path, what: str, **detail: object) -> CorruptJournalError:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """Where everything begins and ends. `snapshot_at` is -1 without a snapshot."""
 
     txn_id: int = 0
@@ -69,7 +67,7 @@ class Head:
 
     def pack(self) -> bytes:
         """The stored form."""
-        data = _HEAD.pack(*astuple(self))
+        data = _HEAD.pack(*self)
         return data + _CRC.pack(zlib.crc32(data))
 
     @classmethod

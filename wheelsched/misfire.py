@@ -80,6 +80,8 @@ def plan(engine: Engine, job: int, fields: Any, before_us: int | None = None, po
     room = int(engine.specs.max_runs[spec]) - int(fields["fired"])
     busy = int(fields["active"]) + int(fields["waiting"])
     refused = busy > 0 and len(runs) == 1 and wire["overlap"]["policy"] == "skip"  # an occurrence without a run uses none of max_runs
+    taken = engine.taken(np.full(len(runs), job, np.uint32), np.array([at for at, _ in runs], np.int64)).tolist()
+    runs = [run for run, has_one in zip(runs, taken, strict=True) if not has_one]
     if len(runs) >= room and not refused:
         for at, _ in runs[max(room, 0):]:
             ledger.append((at, at, 1, Disposition.SKIPPED, Reason.LIMIT))
@@ -96,14 +98,20 @@ def plan(engine: Engine, job: int, fields: Any, before_us: int | None = None, po
     return rows
 
 
+def paused_since(engine: Engine, fields: Any) -> NDArray[np.int64]:
+    """After which instant a paused recurring job has occurrences that are not decided. `updated_us` is ahead of a clock that went back."""
+    cursor = fields["cursor_us"]
+    return np.where(fields["updated_us"] <= engine.now.wall_us, np.maximum(cursor, fields["updated_us"]),
+                    np.where(cursor < 0, engine.now.wall_us, cursor))
+
+
 def skip_paused(engine: Engine, row: int) -> None:
     """What a paused job missed up to now is skipped for good, since a command is about to end that pause or its definition."""
     rows = np.array([row], np.uint32)
     fields = engine.state.jobs.gather(rows)
     if fields["state"][0] != JobState.PAUSED or engine.specs.kind[fields["spec"][0]] == KIND_AT:
         return
-    after = np.maximum(fields["cursor_us"], fields["updated_us"])
-    fields["next_us"] = engine.specs.next(fields["spec"].copy(), fields["param_us"].copy(), after)
+    fields["next_us"] = engine.specs.next(fields["spec"].copy(), fields["param_us"].copy(), paused_since(engine, fields))
     if fields["next_us"][0] <= engine.now.wall_us:
         policy = {"policy": "skip", "window_us": None, "max": None}
         planned = plan(engine, row, fields[0], engine.now.wall_us + 1, policy, Reason.PAUSE)

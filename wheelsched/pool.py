@@ -219,7 +219,7 @@ class Pool:
         self._look(executor, _mono_us())
 
     def running(self) -> dict[int, int]:
-        """worker -> token, of those that are in user code now."""
+        """The tokens by worker, of those that are in user code now."""
         found = {}
         for worker, executor in self.executors.items():
             token, since = executor.inside()
@@ -290,8 +290,9 @@ class Pool:
         words = executor.file.words
         command, begun = words[process.W_COMMAND_PGID], words[process.W_COMMAND_BEGUN]
         number = signal.SIGTERM if executor.step == 0 else signal.SIGKILL
-        if command and executor.step < 2 and begun and process.begun_ticks(command) == begun:
-            process.signal_group(command, number)
+        if command and executor.step < 2:
+            if begun and process.begun_ticks(command) == begun:  # else the executor is about to end what the leader left
+                process.signal_group(command, number)
         elif executor.proc is not None:
             process.signal_group(executor.proc.pid, number)
         executor.step += 1

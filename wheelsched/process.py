@@ -183,7 +183,12 @@ def kill_group(pgid: int, begun: int, mark: str) -> bool:
         return False
     if begun and begun_ticks(pgid) == begun:
         return signal_group(pgid, signal.SIGKILL)
-    return any([signal_process(pid, signal.SIGKILL) for pid in members(pgid, mark)])
+    return sum(signal_process(pid, signal.SIGKILL) for pid in members(pgid, mark)) > 0
+
+
+def _living(pgid: int) -> bool:
+    """Has a group a member that is no zombie?"""
+    return any(f[0] not in "ZX" and int(f[2]) == pgid for f in map(_stat, _pids()) if f)
 
 
 def group_left(pgid: int, begun: int, mark: str) -> bool:
@@ -214,12 +219,14 @@ def supervise(proc: subprocess.Popen[bytes], out: Capture, err: Capture, ended_f
                     poll.unregister(fd)
         for fd, capture in pipes.items():
             drain(fd, capture)
+        code = proc.wait()
         if ended_for():
-            until = time.monotonic() + KILL_GRACE_US / US
-            while signal_group(proc.pid, 0) and time.monotonic() < until:
+            until = time.monotonic() + 0.8 * KILL_GRACE_US / US
+            while (left := _living(proc.pid)) and time.monotonic() < until:
                 time.sleep(0.02)  # nothing tells of the end of a group
-            signal_group(proc.pid, signal.SIGKILL)
-        return proc.wait()
+            if left:
+                signal_group(proc.pid, signal.SIGKILL)
+        return code
     finally:
         os.close(pidfd)
         proc.stdout.close()
@@ -269,6 +276,9 @@ class Capture(io.RawIOBase):
     def writable(self) -> bool:
         """Yes."""
         return True
+
+    def close(self) -> None:
+        """Stay open: a run that closes its stdout closes its own stream, not that of the next run."""
 
     def fileno(self) -> int:
         """The descriptor that children inherit."""

@@ -91,7 +91,7 @@ def as_columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
 
 def jobs_page(state: State, args: dict[str, Any]) -> dict[str, Any]:
     """A page of jobs in order of their rows; every state but deleted unless one is named."""
-    match, wanted = args.get("match"), args.get("state")
+    match, wanted = _glob(args, "match"), args.get("state")
     number = None
     if wanted is not None:
         try:
@@ -116,6 +116,13 @@ def jobs_page(state: State, args: dict[str, Any]) -> dict[str, Any]:
         start = rows[-1] + 1
 
 
+def _glob(args: dict[str, Any], name: str) -> str | None:
+    value = args.get(name)
+    if value is not None and not isinstance(value, str):
+        raise InvalidArgumentError(f"{name}: a text is wanted")
+    return value
+
+
 def _page(args: dict[str, Any]) -> tuple[int, int]:
     start, limit = args.get("after"), args.get("limit")
     start = 0 if start is None else start
@@ -128,7 +135,7 @@ def _page(args: dict[str, Any]) -> tuple[int, int]:
 def dead_page(state: State, args: dict[str, Any], running: dict[int, int]) -> dict[str, Any]:
     """A page of dead letters, oldest first."""
     start, limit = _page(args)
-    match = args.get("match") or "*"
+    match = _glob(args, "match") or "*"
     rows = state.runs.peek(DEAD_LIST, 2**31)
     found = []
     for i in range(start, len(rows)):
@@ -159,11 +166,15 @@ class RunFilter:
 
     def __init__(self, args: dict[str, Any]) -> None:
         """InvalidArgumentError for a state that doesn't exist."""
-        self.pattern: str | None = args.get("job")
+        self.pattern = _glob(args, "job")
         self.since: int = args.get("since_us") or 0
         self.until: int = NEVER if args.get("until_us") is None else args["until_us"]
+        if not isinstance(self.since, int) or not isinstance(self.until, int):
+            raise InvalidArgumentError("since_us and until_us are microseconds since 1970")
         wanted = args.get("state")
         self.state: int | None = None
+        if wanted is not None and not isinstance(wanted, str):
+            raise InvalidArgumentError("state: a text is wanted")
         if wanted is not None:
             known = {s.name.lower(): int(s) for s in RunState} | {"running": int(RunState.LEASED)}
             if wanted not in known:

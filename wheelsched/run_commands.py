@@ -104,7 +104,10 @@ def enqueue(engine: Engine, cmd: Incoming) -> bytes:
     """A one-time run of a task; its job is the reserved NAMESPACE/~TASK."""
     args = cmd.request.args
     namespace = text(args, "namespace", 64, "default")
-    given = check_given({**args.get("given", {}), "schedule": {"kind": "manual"}})
+    asked = args.get("given")
+    if not isinstance(asked, dict):
+        raise InvalidArgumentError("enqueue: given, a map, is wanted")
+    given = check_given({**asked, "schedule": {"kind": "manual"}})
     name = parse_job_name(f"{namespace}/x").partition("/")[0] + "/~" + given["task"]
     payload = payload_of(args.get("payload"))
     key = text(args, "key", KEY_MAX)
@@ -123,7 +126,7 @@ def enqueue(engine: Engine, cmd: Incoming) -> bytes:
         blank = np.array([NEVER], np.int64)
         engine.record("PUT", {
             "at": now, "uid": cmd.uid, "name": records.Blobs([name.encode()]), "key": job_key(name.encode()),
-            "payload": records.Blobs([b""]), "spec": np.array([spec], np.uint32), "param": blank, "next": blank,
+            "payload": records.Blobs([protocol.encode_payload((), {})]), "spec": np.array([spec], np.uint32), "param": blank, "next": blank,
             "cursor": np.array([-1], np.int64), "state": np.array([JobState.ACTIVE], np.uint8), "note": [],
         })
         row = engine.state.find_job(name.encode())

@@ -84,7 +84,8 @@ class Task:
 
 
 def task(
-    name: str, *, queue: str | None = None, timeout: Any = None, retry: Retry | int | None = None, priority: int | None = None, batch: bool = False
+    name: str, *, queue: str | None = None, timeout: Any = None, retry: Retry | int | None = None, priority: int | None = None,
+    batch: bool = False,
 ) -> Callable[[Callable[P, R]], TaskFunction[P, R]]:
     """Mark a function as the task `name`; it stays a plain function. InvalidArgumentError for values that can't be.
 
@@ -119,8 +120,8 @@ def load_tasks(modules: Iterable[str]) -> dict[str, Task]:
                 continue
             other = found.setdefault(made.name, made)
             if other is not made:
-                where = f"{other.function.__module__}.{other.function.__qualname__}"
-                raise InvalidArgumentError(f"task {made.name}: two functions have this name, {where} and {module}.{made.function.__qualname__}")
+                both = " and ".join(f"{t.function.__module__}.{t.function.__qualname__}" for t in (other, made))
+                raise InvalidArgumentError(f"task {made.name}: two functions have this name, {both}")
     return found
 
 
@@ -142,7 +143,7 @@ class Batch:
         self.payload_end: list[int] = memoryview(reply["payload_end"]).cast("I").tolist()
         self.job: bytes = reply["job"]
         self.job_end = memoryview(reply["job_end"]).cast("I")
-        self.last_result: dict[int, Any] = {row: value for row, value in reply.get("last_result", [])}
+        self.last_result: dict[int, Any] = dict(reply.get("last_result", []))
         assert n == len(self.tokens) == len(self.spec_of) == len(self.payload_end) == len(self.job_end), "columns of one length"
         assert len(self.ids) == 16 * n, len(self.ids)
 

@@ -212,7 +212,10 @@ def finish(engine: Engine, cmd: Incoming) -> bytes:
     if n and not (int(outcome.min()) >= 1 and int(outcome.max()) <= Outcome.NOT_STARTED):
         raise InvalidArgumentError("finish: outcome is a number from 1 to 7")
     results: dict[int, bytes] = {}
-    for pair in args.get("result", []):
+    sparse = args.get("result", [])
+    if not isinstance(sparse, list):
+        raise InvalidArgumentError("finish: result is a list of [row, map]")
+    for pair in sparse:
         if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], int) or not 0 <= pair[0] < n:
             raise InvalidArgumentError("finish: result is a list of [row, map]")
         data = msgpack.packb(pair[1], use_bin_type=True)
@@ -270,7 +273,7 @@ def end_attempts(engine: Engine, rows: NDArray[np.uint32], outcome: NDArray[np.u
 def _count(engine: Engine, event: NDArray[np.uint8], fields: NDArray[Any], started: NDArray[np.int64]) -> None:
     for name, number in (("succeeded", Event.SUCCEED), ("retried", Event.RETRY), ("dead", Event.EXHAUST), ("cancelled", Event.CANCEL)):
         engine.counters[name] += int((event == number).sum())
-    engine.effects.lags.append(("done", np.maximum(fields["nominal_us"], fields["created_us"])[event == Event.SUCCEED]))
+    engine.effects.lags.append(("done", fields["nominal_us"][event == Event.SUCCEED]))
     first = (fields["attempt"] == 1) & (started > 0)
     engine.effects.start_lags.append((started - fields["nominal_us"])[first])
 
@@ -328,6 +331,8 @@ def heartbeat(engine: Engine, cmd: Incoming) -> bytes:
     session.lease_until_us = engine.now.mono_us + LEASE_US if session.kind == "external" else NEVER
     rows, verdict = engine.state.runs.held(ids, token)
     held = np.flatnonzero(verdict == 1)
+    for worker in engine.gone.keys() & set(engine.state.runs.gather(rows[held])["worker"].tolist()):
+        engine.gone[worker] = engine.now.mono_us + LEASE_US  # it came back under a new number: what it holds stays its own
     asked = engine.state.runs.gather(rows[held])["flags"] & 1
     return protocol.encode_ok(cmd.request.id, {
         "cancel": held[asked > 0].tolist(), "stale": np.flatnonzero(verdict != 1).tolist(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -10,9 +10,12 @@ from .output import number, pairs, show_one, size
 from .shell import Failed, Verbs, shell
 from .status import lag_line
 from .times import span
+from .workbench import clean_up_on_sigterm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_MEMORY_RUNS: Final = 10_000  # with fewer the pages of the process weigh more than the jobs
 
 
 @click.group(cls=Verbs)
@@ -29,6 +32,7 @@ def midnight(runs: int, mix: str, workers: int) -> None:
     """Many runs due in the same second: how late they are queued, started and done. Exit 1 if one is lost or double."""
     from .midnight import midnight as measure  # noqa: PLC0415 - help needs none of it
 
+    clean_up_on_sigterm()
     _show(measure(runs, mix, workers))
 
 
@@ -39,6 +43,7 @@ def latency(runs: int, workers: int) -> None:
     """Single runs at random times on an idle server: how late they start. Exit 1 if one is lost or double."""
     from .latency import latency as measure  # noqa: PLC0415 - help needs none of it
 
+    clean_up_on_sigterm()
     _show(measure(runs, workers))
 
 
@@ -58,7 +63,7 @@ def _page(r: dict[str, Any]) -> Iterator[str]:
         ("queued lag", lag_line(r["queued_lag_ms"])), ("start lag", lag_line(r["start_lag_ms"])), ("done lag", lag_line(r["done_lag_ms"])),
         ("drained in", f"{span(r['drain_s'])}, {number(round(r['runs_per_s'] or 0))} runs/s"),
         ("duplicates", number(r["duplicates"])), ("lost", number(r["lost"])),
-        ("memory", f"{r['rss_bytes_per_job']} B a job"),
+        ("memory", f"{r['rss_bytes_per_job']} B a job" if r["runs"] >= _MEMORY_RUNS else ""),
         ("journal", f"{size(r['journal_bytes'])} in {number(r['fsyncs'])} syncs, {r['journal_bytes'] / r['runs']:.1f} B a run"),
         ("machine", f"{m['cpu']}, {m['cores']} cores, {size(m['memory_bytes'])}, load {m['load'][0]}"),
         ("", f"Linux {m['kernel']}, Python {m['python']}"),

@@ -143,7 +143,7 @@ def _job_line(reader: _Reader, number: int, line: str) -> Entry:
     work = _command(reader, rest, user, notes)
     name = _name(reader, rest, user)
     kind = "manual" if isinstance(schedule, Manual) else "job"
-    return Entry(number, kind, line, notes, Job(name, work, schedule, note=f"crontab line {number}"))
+    return Entry(number, kind, line, notes, Job(name, work, schedule))
 
 
 def _fires(expr: str) -> bool:

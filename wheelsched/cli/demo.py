@@ -11,7 +11,7 @@ from ..errors import WheelschedError
 from .output import number, table, to_json
 from .shell import Failed, Verb, shell
 from .times import span
-from .workbench import Folder
+from .workbench import Folder, clean_up_on_sigterm
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +30,7 @@ def demo() -> None:
 
     sh = shell()
     tell: Callable[[str], None] = click.echo if sh.table else _to_stderr
+    clean_up_on_sigterm()
     with Folder() as folder:
         story = Story(Path(folder), tell)
         try:

@@ -31,7 +31,7 @@ def history_rows(client: Client) -> Iterator[dict[str, Any]]:
     yield {"type": "export", "phase": "begin", "dead_letters": True, "wall": time.time(), "mono": time.monotonic()}
     seen: set[str] = set()
     for run in client.runs():
-        if run.id not in seen or not run.final:  # a run may end, and move to history, while pages are read
+        if run.id not in seen:  # one may move to history, and be listed again, while pages are read
             seen.add(run.id)
             yield run_row(run)
     for run in client.runs(skipped=True):
@@ -82,11 +82,12 @@ def definition(job: JobInfo) -> dict[str, Any]:
     """A job's definition."""
     spec = job.spec
     overlap = spec["overlap"]
+    limit = overlap.get("max") if overlap["policy"] == "allow" else None
     return {
         "schedule": _schedule(job), "start_at": _iso(spec.get("start_us")), "end_at": _iso(spec.get("end_us")),
         "jitter": ((spec.get("jitter") or {}).get("us") or 0) / US, "paused": job.state == "paused", "pause_policy": "skip",
         "misfire": {"policy": _MISFIRE[spec["catchup"]["policy"]], "grace": 0},
-        "overlap": {"policy": _OVERLAP.get(overlap["policy"], overlap["policy"]), "limit": overlap.get("max") or 1},
+        "overlap": {"policy": _OVERLAP.get(overlap["policy"], overlap["policy"]), **({"limit": limit} if limit else {})},
         "max_attempts": spec["retry"]["attempts"], "task": job.task, "queue": job.queue, "timeout": spec["timeout_us"] // MS / 1000,
         "payload": plain([job.args, job.kwargs]),
     }

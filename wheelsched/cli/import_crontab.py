@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from ..errors import DeadlineExceededError, PermissionDeniedError, UnavailableError, WheelschedError
 from ..model import CATCHUPS
 from ..schedule import Cron
 from ..zonedata import zone_names
@@ -57,8 +58,8 @@ def crontab(file: Path, **flags: Any) -> None:
     """Make a job of each line of a crontab, and say for each line what was made of it.
 
     The jobs behave as under cron: one attempt, no catch-up, overlapping allowed; the flags change that. Each is a command
-    task, [/bin/sh, -c, LINE], so the server must run with --allow-commands. Exit 1 if a line could not be read; the
-    others are imported.
+    task, [/bin/sh, -c, LINE], so the server must run with --allow-commands. Exit 1 if a line could not be
+    imported; the others are.
     """
     sh = shell()
     try:
@@ -69,26 +70,29 @@ def crontab(file: Path, **flags: Any) -> None:
     entries = read_crontab(text, system=flags["system"], prefix=flags["prefix"], tz=tz)
     given = {k: flags[k] for k in ("queue", "timeout", "overlap", "catchup", "retry_attempts") if flags[k] is not None}
     shared = {**POLICIES, **policies(given)}
-    jobs = []
-    for entry in entries:
-        if entry.job is not None:
-            entry.job.policies = {**shared, **entry.job.policies}
-            jobs.append(entry.job)
-    results = {} if flags["dry_run"] else _put(jobs, paused=flags["paused"])
+    results: dict[str, str] = {} if flags["dry_run"] else _put(entries, shared, paused=flags["paused"])
     show_many(sh, entries, lambda e: _to_dict(e, results), ["LINE#", "RESULT", "JOB", "SCHEDULE", "NOTE"], lambda e: _cells(e, results),
               empty="no lines")
-    _summary(entries, len(jobs), tz, dry=flags["dry_run"])
+    _summary(entries, tz, dry=flags["dry_run"])
 
 
-def _put(jobs: Sequence[Any], *, paused: bool) -> dict[str, str]:
-    """Put them; name -> what happened."""
+def _put(entries: Sequence[Entry], shared: dict[str, Any], *, paused: bool) -> dict[str, str]:
+    """Put the jobs; name -> what happened. A job that the server refuses makes its line an error, and the others go on."""
     client = shell().client
     out = {}
-    for job in jobs:
-        options = dict(job.policies)
-        note = options.pop("note", "")
-        found = client.put(job.name, job.call, job.schedule, paused=True if paused else None, note=note, **options)
-        out[job.name] = found.result or "put"
+    for entry in entries:
+        job = entry.job
+        if job is None:
+            continue
+        try:
+            found = client.put(job.name, job.call, job.schedule, paused=True if paused else None, **shared)
+        except (UnavailableError, DeadlineExceededError, PermissionDeniedError):
+            raise
+        except WheelschedError as e:
+            entry.kind, entry.job = "error", None
+            entry.notes.append(f"{job.name}: {e.message}")
+        else:
+            out[job.name] = found.result or "put"
     return out
 
 
@@ -123,7 +127,8 @@ def _to_dict(entry: Entry, results: dict[str, str]) -> dict[str, Any]:
     return out
 
 
-def _summary(entries: list[Entry], jobs: int, tz: str, *, dry: bool) -> None:
+def _summary(entries: list[Entry], tz: str, *, dry: bool) -> None:
+    jobs = sum(e.job is not None for e in entries)
     count = {kind: sum(e.kind == kind for e in entries) for kind in ("manual", "skipped", "error")}
     say(
         f"{jobs} jobs {'would be ' if dry else ''}put ({count['manual']} of them manual), {count['skipped']} lines left out,"
@@ -132,4 +137,4 @@ def _summary(entries: list[Entry], jobs: int, tz: str, *, dry: bool) -> None:
     if jobs:
         say("each is a command task [/bin/sh, -c, LINE]: the server must run with --allow-commands")
     if count["error"]:
-        raise Failed(f"{count['error']} lines could not be read")
+        raise Failed(f"{count['error']} lines could not be imported")

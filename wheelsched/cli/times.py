@@ -34,10 +34,10 @@ def instant_text(moment: datetime) -> str:
 
 
 def changes_today(moment: datetime) -> bool:
-    """Does the zone of an aware datetime change its offset on that local day?"""
+    """Does the zone of an aware datetime change its offset on that local day, or right before it?"""
     zone = moment.tzinfo
     day = datetime(moment.year, moment.month, moment.day, tzinfo=zone)
-    after = (day + timedelta(days=1)).replace(fold=1)
+    after = day + timedelta(days=1)
     return day.utcoffset() != after.utcoffset() or moment.utcoffset() not in (day.utcoffset(), after.utcoffset())
 
 

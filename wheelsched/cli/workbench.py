@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,11 +21,11 @@ from ..errors import InternalError, UnavailableError
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
-    from typing import Self
+    from typing import IO, Self
 
     from ..client import Run
 
-__all__ = ["Census", "Folder", "ServerProcess", "machine", "poll", "rss_bytes"]
+__all__ = ["Census", "Folder", "ServerProcess", "clean_up_on_sigterm", "machine", "poll", "rss_bytes"]
 
 _READY: Final = "ready in"
 _START_S: Final = 60.0
@@ -44,6 +45,25 @@ class Folder:
         shutil.rmtree(self._path, ignore_errors=True)
 
 
+class _Words:
+    """Reads what one server process says, to its end."""
+
+    def __init__(self, lines: deque[str]) -> None:
+        self.told = threading.Event()  # it serves, or it ended
+        self.serves = False
+        self._lines = lines
+
+    def read(self, stream: IO[str]) -> None:
+        """For a thread."""
+        with stream:
+            for line in stream:
+                self._lines.append(line.rstrip("\n"))
+                if _READY in line:
+                    self.serves = True
+                    self.told.set()
+        self.told.set()
+
+
 class ServerProcess:
     """`wheelsched serve` on a folder. It can be killed and started again on the same data."""
 
@@ -57,7 +77,6 @@ class ServerProcess:
         if clock_offset_s:
             self._args += ["--clock-offset", f"{clock_offset_s:.3f}s"]
         self._process: subprocess.Popen[str] | None = None
-        self._ready = threading.Event()
 
     @property
     def pid(self) -> int:
@@ -70,24 +89,15 @@ class ServerProcess:
         package_root = str(Path(__file__).resolve().parents[2])
         paths = [package_root, *filter(None, [os.environ.get("PYTHONPATH")])]
         env = {k: v for k, v in os.environ.items() if not k.startswith("WHEELSCHED_")} | {"PYTHONPATH": os.pathsep.join(paths)}
-        self._ready.clear()
         self._process = subprocess.Popen(  # noqa: S603 - ourselves
             [sys.executable, "-m", "wheelsched", *self._args], cwd=self._folder, env=env, stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace",
         )
-        threading.Thread(target=self._read, args=(self._process,), daemon=True).start()
-        if not self._ready.wait(_START_S) or self._process.poll() is not None:
+        words = _Words(self.lines)
+        threading.Thread(target=words.read, args=(self._process.stderr,), daemon=True).start()
+        if not words.told.wait(_START_S) or not words.serves:
             self.kill()
             raise UnavailableError("the server did not start: " + " | ".join(self.lines))
-
-    def _read(self, process: subprocess.Popen[str]) -> None:
-        assert process.stderr is not None
-        with process.stderr as stream:
-            for line in stream:
-                self.lines.append(line.rstrip("\n"))
-                if _READY in line:
-                    self._ready.set()
-        self._ready.set()  # it ended: nobody need wait any longer
 
     def kill(self) -> None:
         """Kill -9, and wait until it is gone."""
@@ -118,6 +128,14 @@ class ServerProcess:
             self.stop()
         else:
             self.kill()
+
+
+def clean_up_on_sigterm() -> None:
+    """Make SIGTERM unwind the program, so that the server and the folder don't outlive it. Main thread only."""
+    def leave(*_: object) -> None:
+        sys.exit(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, leave)
 
 
 def poll(ask: Callable[[], bool], seconds: float) -> bool:

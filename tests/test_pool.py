@@ -1,0 +1,318 @@
+"""pool.py: start, kill, prove, replace; with real executor processes."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scripted import BOOT, FIRST, HOUR_US, Scripted, alive, wait_for
+
+import wheelsched
+from wheelsched import process
+from wheelsched.model import NEVER, Outcome
+from wheelsched.pool import Pool, kill_former_generation
+
+HERE = str(Path(__file__).resolve().parent)
+ROOT = str(Path(wheelsched.__file__).resolve().parents[1])
+
+
+@pytest.fixture
+def end(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", HERE)
+    made = Scripted(tmp_path, ["worker_tasks"], allow_commands=True, kill_grace_us=200_000)
+    yield made
+    made.close()
+
+
+def files(tmp_path):
+    return sorted(p.name for p in (tmp_path / "workers").iterdir())
+
+
+def test_the_started_file_tells_who_the_executor_is(end, tmp_path):
+    end.idle()
+    file = process.StartedFile(tmp_path / "workers" / "5-1.started")
+    words = file.words
+    assert words[process.W_PID] == words[process.W_PGID] == end.executor.pid == os.getpgid(end.executor.pid)
+    assert words[process.W_BEGUN] == process.begun_ticks(end.executor.pid) > 0
+    assert (words[process.W_GENERATION], words[process.W_WORKER], file.boot_id) == (5, 1, BOOT)
+    assert words[process.W_STARTED] == 0
+    assert os.getsid(end.executor.pid) != os.getsid(0)
+
+
+def test_an_executor_inherits_no_descriptor(end):
+    secret = os.open("/dev/null", os.O_RDONLY)
+    os.set_inheritable(secret, True)
+    end.idle()
+    links = {str(fd.readlink()) for fd in Path(f"/proc/{end.executor.pid}/fd").iterdir() if int(fd.name) > 2}
+    os.close(secret)
+    assert not {link for link in links if link.startswith("/dev/null")}
+    assert sum(link.startswith("socket:") for link in links) == 1
+
+
+def test_kill_mid_run_proves_what_was_started(end, tmp_path):
+    note = tmp_path / "note"
+    done = end.give("t.add", 1)
+    inside, behind = end.give("t.sleep", 1000, str(note)), end.give_many(3, "t.add", 1)
+    end.until(note.exists, "the start of the run")
+    assert end.pool.running() == {1: inside}
+    os.kill(end.executor.pid, signal.SIGKILL)
+    end.until(lambda: end.gone, "the exit")
+    gone = end.gone[0]
+    assert (gone.worker, gone.started_token, gone.outcome, gone.status) == (1, inside, Outcome.LOST, -9)
+    assert "was killed by SIGKILL" in gone.text
+    assert done <= gone.started_token < behind[0]
+    assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize(("how", "status"), [("exit", 9), ("crash", -11)])
+def test_a_run_that_ends_the_process(end, how, status):
+    token = end.give("t.die", how)
+    end.until(lambda: end.gone, "the exit")
+    assert (end.gone[0].started_token, end.gone[0].outcome, end.gone[0].status) == (token, Outcome.LOST, status)
+
+
+def test_the_pool_s_descriptor_tells_of_a_death(end):
+    end.idle()
+    os.kill(end.executor.pid, signal.SIGKILL)
+    assert end.pool.fds() == [end.pool.fileno()]
+    poll = select.poll()
+    poll.register(end.pool.fileno(), select.POLLIN)
+    assert poll.poll(30_000)
+    assert [e.worker for e in end.pool.poll(0)] == [1]
+    assert not poll.poll(0)
+
+
+def test_a_timeout_kills_the_group_with_the_grandchild(end, tmp_path):
+    """Cases timeout-01 and -02: the grandchild holds stdout open and ignores SIGTERM."""
+    note = tmp_path / "note"
+    token = end.give("t.grandchild", str(note), ignore_term=True, timeout_us=2_000_000)
+    end.until(note.exists, "the grandchild")
+    pids = [int(p) for p in note.read_text().split()]
+    assert all(alive(p) for p in pids)
+    end.until(lambda: end.gone, "the kill")
+    assert (end.gone[0].started_token, end.gone[0].outcome) == (token, Outcome.TIMED_OUT)
+    wait_for(lambda: not any(alive(p) for p in pids), "the end of the group", 1)
+
+
+def test_the_clock_of_a_timeout_starts_with_user_code(end):
+    """Two runs of 0.6 s with a timeout of 1 s each: waiting behind the first is no part of the second."""
+    ended = end.finish(*end.give_many(2, "t.sleep", 0.6, timeout_us=1_000_000))
+    assert Outcome.TIMED_OUT not in [e[0] for e in ended]
+    assert not end.gone
+
+
+def test_a_timed_out_command_leaves_its_executor_alone(end, tmp_path):
+    note = tmp_path / "note"
+    script = f"trap '' TERM; echo before; sleep 1000 & echo $! >{note}; wait; wait; sleep 1000"
+    token = end.give("command", ["/bin/sh", "-c", script], timeout_us=700_000)
+    ended = end.finish(token)[0]
+    assert ended[0] == Outcome.TIMED_OUT
+    assert ended[3]["stdout"] == b"before\n"
+    assert ended[3]["type"] == "wheelsched.TimedOut"
+    assert not end.gone
+    wait_for(lambda: not alive(int(note.read_text())), "the end of the group", 1)
+    assert end.finish(end.give("t.add", 1))[0][0] == Outcome.SUCCEEDED
+
+
+def test_a_stopped_executor_is_killed_at_the_timeout(end, tmp_path):
+    note = tmp_path / "note"
+    token = end.give("t.sleep", 1000, str(note), timeout_us=600_000)
+    end.until(note.exists, "the start of the run")
+    os.kill(end.executor.pid, signal.SIGSTOP)
+    end.until(lambda: end.gone, "the kill")
+    assert (end.gone[0].started_token, end.gone[0].outcome, end.gone[0].status) == (token, Outcome.TIMED_OUT, -9)
+
+
+def test_a_timeout_of_a_batch_handler(end):
+    """The smallest in it counts, and all of it counts as entered."""
+    tokens = [end.give("t.batch_stuck", i, timeout_us=t) for i, t in enumerate((HOUR_US, 500_000, HOUR_US))]
+    end.until(lambda: end.gone, "the kill")
+    assert (end.gone[0].started_token, end.gone[0].outcome) == (tokens[-1], Outcome.TIMED_OUT)
+
+
+def test_cooperative_cancel(end, tmp_path):
+    token = end.give("t.polite", 1000)
+    end.until(lambda: end.pool.running() == {1: token}, "the start of the run")
+    end.pool.cancel(1, token)
+    assert end.finish(token)[0][0] == Outcome.CANCELLED
+    assert not end.gone
+    assert end.finish(end.give("t.polite", 0))[0][0] == Outcome.SUCCEEDED
+
+
+def test_cancel_of_a_deaf_run_kills(end, tmp_path):
+    note = tmp_path / "note"
+    token = end.give("t.sleep", 1000, str(note))
+    end.until(note.exists, "the start of the run")
+    end.pool.cancel(1, token)
+    end.until(lambda: end.gone, "the kill")
+    assert (end.gone[0].started_token, end.gone[0].outcome, end.gone[0].status) == (token, Outcome.CANCELLED, -15)
+
+
+def test_cancel_before_the_start_keeps_user_code_out(end, tmp_path):
+    note = tmp_path / "note"
+    first, second = end.give("t.sleep", 0.04), end.give("t.sleep", 0, str(note))
+    third = end.give("t.add", 1)
+    end.until(lambda: end.pool.running() == {1: first} or first in end.ended, "the start")
+    end.pool.cancel(1, second)
+    ended = end.finish(first, second, third)
+    if ended[1][0] == Outcome.CANCELLED:  # unless it was entered first
+        assert not note.exists()
+    assert ended[0][0] == ended[2][0] == Outcome.SUCCEEDED
+
+
+def test_nothing_held_means_no_wake(end):
+    end.idle()
+    assert end.pool.wake_at_mono_us() == NEVER
+    token = end.give("t.sleep", 0.3, timeout_us=HOUR_US)
+    end.until(end.pool.running, "the start")
+    end.pool.poll(time.monotonic_ns() // 1_000)
+    left = end.pool.wake_at_mono_us() - time.monotonic_ns() // 1_000
+    assert HOUR_US - 60_000_000 < left <= HOUR_US
+    end.finish(token)
+    end.until(lambda: end.pool.wake_at_mono_us() == NEVER, "quiet")
+
+
+def test_early_deaths_are_backed_off(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", HERE)
+    pool = Pool(workers_dir=tmp_path / "workers", modules=["no_such_module_here"], generation=1, boot_id=BOOT)
+    waits = []
+    try:
+        for worker in range(1, 5):
+            before = time.monotonic_ns() // 1_000
+            executor = pool.spawn(worker, before)
+            waits.append(0 if executor.pid else pool.wake_at_mono_us() - before)
+            pool.poll(before + waits[-1])  # as if the time had passed
+            assert executor.pid
+            poll = select.poll()
+            poll.register(pool.fileno(), select.POLLIN)
+            assert poll.poll(30_000)
+            assert [e.can_not_import for e in pool.poll(before)] == [True]
+            executor.sock.close()
+    finally:
+        pool.stop()
+        pool.close()
+    assert waits == [0, 0, 100_000, 200_000]
+
+
+def test_stop_tells_what_was_entered(end, tmp_path):
+    note = tmp_path / "note"
+    token = end.give("t.sleep", 1000, str(note))
+    end.until(note.exists, "the start of the run")
+    pid = end.executor.pid
+    assert end.pool.stop() == {1: token}
+    assert not alive(pid)
+    assert files(tmp_path) == []
+
+
+def leave_behind(tmp_path, *give):
+    """A server of generation 5 that is killed while its executor is inside a run; returns when it is dead."""
+    code = (
+        f"import sys, os; sys.path[:0] = [{HERE!r}, {ROOT!r}]\n"
+        "from pathlib import Path; from scripted import Scripted\n"
+        f"end = Scripted(Path({str(tmp_path)!r}), ['worker_tasks'], allow_commands=True)\n"
+        f"end.give(*{give!r}); end.give('t.add', 1)\n"
+        f"end.until(Path({str(tmp_path / 'note')!r}).exists)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": HERE}
+    done = subprocess.run([sys.executable, "-c", code], timeout=60, check=False, env=env, capture_output=True)
+    assert done.returncode == -9, done.stderr.decode()
+    return [int(p) for p in (tmp_path / "note").read_text().split()]
+
+
+def test_a_start_kills_what_the_former_generation_left(tmp_path):
+    pids = leave_behind(tmp_path, "t.grandchild", str(tmp_path / "note"), True)
+    assert all(alive(p) for p in pids)  # the executor died with its parent, its children did not
+    assert kill_former_generation(tmp_path / "workers", 6, BOOT) == {1: FIRST + 1}
+    assert not any(alive(p) for p in pids)
+    assert files(tmp_path) == []
+
+
+def test_a_start_kills_commands_of_the_former_generation(tmp_path):
+    script = f"trap '' TERM; sleep 1000 & echo $! $$ >{tmp_path}/note.tmp; mv {tmp_path}/note.tmp {tmp_path}/note; wait"
+    pids = leave_behind(tmp_path, "command", ["/bin/sh", "-c", script])
+    assert all(alive(p) for p in pids)
+    assert kill_former_generation(tmp_path / "workers", 6, BOOT) == {1: FIRST + 1}
+    assert not any(alive(p) for p in pids)
+
+
+@pytest.fixture
+def stranger():
+    proc = subprocess.Popen(["/bin/sleep", "1000"], start_new_session=True)
+    yield proc
+    proc.kill()
+    proc.wait()
+
+
+def record(tmp_path, *, pid, begun, generation=5, boot=BOOT):
+    (tmp_path / "workers").mkdir(exist_ok=True)
+    file = process.StartedFile(tmp_path / "workers" / f"{generation}-1.started", create=True)
+    for word, value in (
+        (process.W_GENERATION, generation), (process.W_WORKER, 1), (process.W_PID, pid), (process.W_PGID, pid), (process.W_BEGUN, begun),
+        (process.W_STARTED, FIRST), (process.W_MARK, 99), (process.W_COMMAND, FIRST), (process.W_COMMAND_PGID, pid),
+        (process.W_COMMAND_BEGUN, begun),
+    ):
+        file.words[word] = value
+    file.boot_id = boot
+    file.close()
+
+
+def test_a_stranger_with_the_same_number_lives(tmp_path, stranger):
+    record(tmp_path, pid=stranger.pid, begun=process.begun_ticks(stranger.pid) - 1)
+    assert kill_former_generation(tmp_path / "workers", 6, BOOT) == {1: FIRST}
+    assert stranger.poll() is None
+    assert files(tmp_path) == []
+
+
+def test_another_boot_proves_nothing_and_kills_nothing(tmp_path, stranger):
+    record(tmp_path, pid=stranger.pid, begun=process.begun_ticks(stranger.pid), boot="0" * 36)
+    assert kill_former_generation(tmp_path / "workers", 6, BOOT) == {}
+    assert stranger.poll() is None
+    assert files(tmp_path) == []
+
+
+def test_the_own_generation_is_left_alone(tmp_path, stranger):
+    record(tmp_path, pid=stranger.pid, begun=process.begun_ticks(stranger.pid), generation=6)
+    assert kill_former_generation(tmp_path / "workers", 6, BOOT) == {}
+    assert stranger.poll() is None
+    assert len(files(tmp_path)) == 1
+
+
+def test_a_torn_started_file_is_removed(tmp_path):
+    (tmp_path / "workers").mkdir()
+    (tmp_path / "workers" / "5-1.started").write_bytes(b"half")
+    (tmp_path / "workers" / "5-2.started").write_bytes(bytes(process.FILE_BYTES))
+    assert kill_former_generation(tmp_path / "workers", 6, BOOT) == {}
+    assert files(tmp_path) == []
+    assert kill_former_generation(tmp_path / "nowhere", 6, BOOT) == {}
+
+
+def test_what_is_held_is_kept_account_of(end):
+    end.idle()
+    hold = end.pool.executors[1]
+    tokens = np.arange(FIRST + 1, FIRST + 9, dtype=np.int64)
+    end.pool.sent(1, tokens[:5], np.array([5, 4, 3, 2, 9], np.int64) * 1_000_000)
+    end.pool.sent(1, tokens[5:], np.array([7, 8, 6], np.int64) * 1_000_000)
+    assert hold.least_waiting(0) == 2_000_000
+    assert hold.least_waiting(FIRST + 4) == 6_000_000
+    assert hold.least_waiting(FIRST + 8) == NEVER
+    assert hold.timeout_of(FIRST + 2) == 4_000_000
+    hold.file.words[process.W_FIRST] = FIRST + 5
+    assert hold.timeout_of(FIRST + 7) == 7_000_000
+    hold.file.words[process.W_FIRST] = 0
+    end.pool.finished(1, tokens[[0, 1, 2, 3, 5]])
+    assert len(hold.held) == 2
+    end.pool.finished(1, tokens[[4]])
+    assert len(hold.held) == 1
+    end.pool.finished(1, tokens[6:])
+    assert not hold.held
+    end.pool.sent(99, tokens, tokens)  # a worker that is gone already
+    end.pool.finished(99, tokens)
+    end.pool.cancel(99, FIRST)

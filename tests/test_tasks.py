@@ -1,0 +1,139 @@
+"""tasks.py: marks, calls, options, the collection of tasks, and what a run sees of itself."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+
+from wheelsched import protocol
+from wheelsched.definition import check_announced, given_from_api
+from wheelsched.errors import FailedPreconditionError, InvalidArgumentError, PayloadError
+from wheelsched.model import Retry
+from wheelsched.tasks import NOOP, Batch, RunContext, builtin_tasks, current_run, enter_run, load_tasks, task
+
+
+@task("mail.send", queue="mail", timeout="10m", retry=Retry(attempts=5, backoff="30s"), priority=0)
+def send(region, *, full=False):
+    return region, full
+
+
+@task("mail.bare")
+def bare():
+    return 1
+
+
+def test_a_task_stays_a_plain_function():
+    assert send("eu", full=True) == ("eu", True)
+    assert send.__name__ == "send"
+
+
+def test_call_carries_the_options_as_given():
+    call = send.call("eu", full=True)
+    assert (call.task, call.args, call.kwargs) == ("mail.send", ("eu",), {"full": True})
+    assert call.options == {"queue": "mail", "timeout": "10m", "retry": Retry(attempts=5, backoff="30s"), "priority": 0}
+    assert bare.call().options == {}
+    given, _ = given_from_api(call, None, {"queue": "other"})
+    assert given["queue"] == "other"
+    assert given["timeout_us"] == 600_000_000
+    assert given["priority"] == 0
+
+
+def test_the_announced_options_are_what_the_server_takes():
+    wire = send.__wheelsched_task__.wire()
+    assert check_announced(wire) == wire
+    assert set(wire) == {"queue", "timeout_us", "retry", "priority"}
+    assert bare.__wheelsched_task__.wire() == {}
+
+
+@pytest.mark.parametrize(("args", "kwargs"), [((), {}), (("eu", "us"), {}), (("eu",), {"ful": 1})])
+def test_call_refuses_what_the_function_can_not_take(args, kwargs):
+    with pytest.raises(PayloadError, match=r"mail\.send: "):
+        send.call(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"priority": 10}, {"priority": True}, {"priority": -1}, {"timeout": "soon"}, {"retry": "3"}, {"retry": True}, {"queue": "a b"},
+     {"retry": Retry(attempts=0)}],
+)
+def test_wrong_options_are_errors_at_the_decorator(options):
+    with pytest.raises(InvalidArgumentError):
+        task("a.b", **options)(lambda: None)
+
+
+def test_a_wrong_name_is_an_error():
+    with pytest.raises(InvalidArgumentError):
+        task("a b")(lambda: None)
+
+
+def module(tmp_path, monkeypatch, name, text):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    (tmp_path / f"{name}.py").write_text(text)
+    return name
+
+
+def test_load_tasks_collects_marked_functions_only(tmp_path, monkeypatch):
+    head = "from wheelsched import task\n"
+    text = "@task('a.x')\ndef x(): pass\n@task('a.y')\ndef y(): pass\nz = 5\ndef plain(): pass\n"
+    one = module(tmp_path, monkeypatch, "ws_one", head + text)
+    again = module(tmp_path, monkeypatch, "ws_again", "from ws_one import x\n")
+    assert sorted(load_tasks([one])) == ["a.x", "a.y"]
+    assert sorted(load_tasks([one, again])) == ["a.x", "a.y"]  # the same function under two roofs is one task
+    other = module(tmp_path, monkeypatch, "ws_other", head + "@task('a.x')\ndef x2(): pass\n")
+    with pytest.raises(InvalidArgumentError, match=r"a\.x.*ws_one\.x.*ws_other\.x2"):
+        load_tasks([one, other])
+
+
+def test_built_in_tasks_are_off_until_allowed():
+    assert set(builtin_tasks(None, allow_commands=False, allow_http=False)) == {NOOP}
+    assert set(builtin_tasks(None, allow_commands=True, allow_http=True)) == {NOOP, "command", "http"}
+
+
+def reply(jobs=("default/a", "team/b"), payloads=(([1], {}), ([], {"k": b"v"}))):
+    packed = [protocol.encode_payload(*p) for p in payloads]
+    names = [j.encode() for j in jobs]
+    return {
+        "n": 2, "id": bytes(range(32)), "token": np.array([(7 << 32) + 1, (7 << 32) + 2], np.int64).tobytes(),
+        "attempt": np.array([1, 2], np.uint32).tobytes(), "scheduled_us": np.array([0, 1_500_000], np.int64).tobytes(),
+        "missed": np.array([0, 4], np.uint32).tobytes(), "spec": np.array([0, 0], np.uint32).tobytes(),
+        "specs": [{"task": "t", "timeout_us": 5_000_000, "queue": "q"}], "job": b"".join(names),
+        "job_end": np.cumsum([len(n) for n in names]).astype(np.uint32).tobytes(), "payload": b"".join(packed),
+        "payload_end": np.cumsum([len(p) for p in packed]).astype(np.uint32).tobytes(),
+        "last_result": [[1, protocol.encode_value("before")]],
+    }
+
+
+def test_a_run_reads_its_row():
+    batch = Batch(reply())
+    first, second = RunContext(batch, 0), RunContext(batch, 1)
+    assert first.id == bytes(range(16)).hex()
+    assert second.id == bytes(range(16, 32)).hex()
+    assert (first.job, second.job) == ("a", "team/b")
+    assert (first.args, first.kwargs, second.args, second.kwargs) == ([1], {}, [], {"k": b"v"})
+    assert second.scheduled_at == datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=1.5)
+    assert (second.token, second.attempt, second.missed, second.task, second.timeout_us) == ((7 << 32) + 2, 2, 4, "t", 5_000_000)
+    assert (first.last_result, second.last_result) == (None, "before")
+    assert not second.cancelled
+
+
+def test_columns_of_different_length_are_refused():
+    broken = reply()
+    broken["job_end"] = broken["job_end"][:4]
+    with pytest.raises(AssertionError):
+        Batch(broken)
+
+
+def test_current_run_is_there_inside_a_run_only():
+    with pytest.raises(FailedPreconditionError):
+        current_run()
+    enter_run((Batch(reply()), 1))
+    try:
+        assert current_run().job == "team/b"
+    finally:
+        enter_run(None)
+    with pytest.raises(FailedPreconditionError):
+        current_run()

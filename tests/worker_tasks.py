@@ -1,0 +1,140 @@
+"""Tasks for the executors of the tests."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from wheelsched import Retry, current_run, task
+
+
+@task("t.add", queue="sums", timeout="10m", retry=Retry(attempts=5, backoff="30s"), priority=7)
+def add(a, b=1):
+    return a + b
+
+
+@task("t.nothing")
+def nothing(*args):
+    return None
+
+
+@task("t.coroutine")
+async def coroutine(value):
+    return value
+
+
+@task("t.about")
+def about():
+    run = current_run()
+    return {
+        "id": run.id, "job": run.job, "task": run.task, "scheduled_at": run.scheduled_at, "started_at": run.started_at,
+        "attempt": run.attempt, "token": run.token, "missed": run.missed, "last_result": run.last_result, "cancelled": run.cancelled,
+    }
+
+
+@task("t.raise")
+def raise_(kind):
+    if kind == "memory":
+        raise MemoryError("no more")
+    if kind == "exit":
+        sys.exit(7)
+    if kind == "interrupt":
+        raise KeyboardInterrupt
+    if kind == "long":
+        raise ValueError("m" * 10_000)
+    if kind == "no text":
+        class SilentError(Exception):
+            def __str__(self):
+                raise RuntimeError("silent")
+        raise SilentError
+    raise LookupError("not there")
+
+
+@task("t.allocate")
+def allocate():
+    return len(bytearray(1 << 62))
+
+
+@task("t.value")
+def value(kind):
+    return {"set": {1, 2}, "large": "x" * 70_000, "fits": b"x" * 65_000}[kind]
+
+
+@task("t.print")
+def print_(text, where="stdout", how="python", times=1):
+    stream, fd = (sys.stdout, 1) if where == "stdout" else (sys.stderr, 2)
+    for _ in range(times):
+        if how == "python":
+            print(text, file=stream)
+        elif how == "raw":
+            os.write(fd, text.encode() + b"\n")
+        else:
+            subprocess.run(["/bin/sh", "-c", f"echo {text} >/dev/{where}"], check=True)
+
+
+@task("t.close")
+def close():
+    sys.stdout.close()
+
+
+@task("t.fork")
+def fork():
+    pid = os.fork()
+    if pid == 0:
+        print("from the child", flush=True)
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+@task("t.sleep")
+def sleep(seconds, note=None):
+    if note:
+        Path(note).write_text(str(os.getpid()))
+    time.sleep(seconds)
+    return "slept"
+
+
+@task("t.polite")
+def polite(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if current_run().cancelled:
+            return "left early"
+        time.sleep(0.005)
+    return "in full"
+
+
+@task("t.progress")
+def progress():
+    current_run().heartbeat("half")
+    current_run().heartbeat("dropped")
+
+
+@task("t.die")
+def die(how):
+    if how == "exit":
+        os._exit(9)
+    os.kill(os.getpid(), 11)
+
+
+@task("t.grandchild")
+def grandchild(note, ignore_term=False):
+    trap = "trap '' TERM; " if ignore_term else ""
+    subprocess.Popen(["/bin/sh", "-c", f"{trap}sleep 1000 & echo $! $$ >{note}.tmp; mv {note}.tmp {note}; wait"])
+    time.sleep(1000)
+
+
+@task("t.batch", batch=True)
+def batch(runs):
+    return [ValueError(f"no {r.args[0]}") if r.args[0] == 3 else {1, 2} if r.args[0] == 4 else r.args[0] * 10 for r in runs]
+
+
+@task("t.batch_wrong", batch=True)
+def batch_wrong(runs):
+    return [1]
+
+
+@task("t.batch_stuck", batch=True)
+def batch_stuck(runs):
+    time.sleep(1000)
