@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
@@ -20,9 +21,6 @@ from wheelsched.cli.workbench import Census, ServerProcess, poll
 from wheelsched.client import Run
 from wheelsched.errors import UnavailableError
 from wheelsched.state import State
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TASKS = "wheelsched.cli.demo_tasks"
 
@@ -267,6 +265,13 @@ def test_recurring_jobs_of_the_real_mix_meet_once():
         assert cron.prev(due, 1)[0] < due - timedelta(minutes=4)
         assert cron.next(due, 1)[0] > due + timedelta(minutes=4)
     assert len(name_of(42)) == 24
+
+
+def test_the_corpus_of_the_package_is_that_of_the_benchmarks():
+    beside = Path(__file__).resolve().parent.parent / "benchmarks" / "crontab_corpus.txt"
+    if not beside.is_file():
+        pytest.skip("no benchmarks beside the tests")
+    assert (files("wheelsched.cli") / "corpus.txt").read_bytes() == beside.read_bytes()
 
 
 def test_percentiles():

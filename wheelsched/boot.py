@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import sys
 import time
@@ -106,6 +107,7 @@ def _workers_dir(config: Config) -> Path:
 
 def serve(config: Config) -> int:
     """Serve until told to stop; the exit code. 75: the data directory is locked; 78: bad configuration; 65: damaged journal."""
+    faulthandler.enable()  # a damaged page of the store can end the process by a signal: not without a word
     try:
         return _serve(config)
     except LockedError as e:

@@ -20,7 +20,7 @@ class WheelschedError(Exception):
 
     code: ClassVar[str] = "internal"
 
-    def __init__(self, message: str, **detail: Any) -> None:
+    def __init__(self, message: str, /, **detail: Any) -> None:
         super().__init__(message)
         self.message = message
         self.detail = detail

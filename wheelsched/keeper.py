@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .turn import Effects
 
 PIECE_BYTES: Final = 2 * 1024 * 1024
+COMMIT_BYTES: Final = 32 * 1024  # pages that one small commit may touch
 USAGE_EVERY_US: Final = US
 RETENTION_EVERY_US: Final = 600 * US
 PAGE_MAX: Final = 1_000
@@ -37,6 +38,7 @@ class Keeper:
         self._bytes = 0  # journal bytes since the last snapshot
         self.busy = False  # a snapshot is under way: come again at once
         self._usage_us = 0
+        self._unlooked = 0  # bytes written since the last look at storage, roughly
         self._full = ""
         self._retention_us = 0
         self._spans: dict[int, tuple[int, int, int]] = {}  # history block -> nominal span and latest end
@@ -62,6 +64,7 @@ class Keeper:
     def submit(self, effects: Effects) -> None:
         """Hand a turn's records, history and the next piece of a snapshot to the journal, as one transaction."""
         size = sum(map(len, effects.records))
+        self._unlooked += size + COMMIT_BYTES
         self._bytes += size
         self.journal_bytes += size
         self.commits += 1
@@ -103,19 +106,21 @@ class Keeper:
 
     def full(self, now_us: int) -> str:
         """Why new commands are refused; empty while there is room. The reserve is given up and made again here."""
-        if now_us < self._usage_us:
+        if now_us < self._usage_us and self._unlooked < self.config.reserve_bytes // 16:
             return self._full
+        self._unlooked = 0
         self._usage_us = now_us + USAGE_EVERY_US
+        if self._full and not self.journal.restore_reserve():
+            return self._full
         usage = self.journal.usage()
-        if usage.state == "full":
-            if not self._full:
-                self.journal.give_up_reserve()
+        if usage.state == "ok":
+            self._full = ""
+        elif not self._full:
+            self.journal.give_up_reserve()
             self._full = (
                 f"storage is nearly full ({usage.free_bytes // 2**20} MiB free at {self.config.data}): nothing was stored; free space, the"
                 " server goes on by itself"
             )
-        elif self._full and self.journal.restore_reserve():
-            self._full = ""
         return self._full
 
     # History

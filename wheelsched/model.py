@@ -271,8 +271,9 @@ def parse_task_name(name: Any, what: str = "task") -> str:
 
 
 def display_name(full: str) -> str:
-    """The name as users gave it: the namespace `default` is left out."""
-    return full.removeprefix("default/")
+    """The name as users gave it: the namespace `default` is left out, where that can be read back."""
+    short = full.removeprefix("default/")
+    return full if "/" in short else short
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +301,7 @@ class Retry:
             "backoff_us": parse_duration(self.backoff, "retry backoff"),
             "factor": float(self.factor),
             "cap_us": parse_duration(self.cap, "retry cap"),
-            "not_on": [str(n) for n in self.not_on],
+            "not_on": [self.not_on] if isinstance(self.not_on, str) else [str(n) for n in self.not_on],
         }
 
 

@@ -3,7 +3,7 @@
 Transport: a stream Unix socket (the pool's executors: a socketpair). Version 1.
 
 Frame: 4 bytes big-endian length of the body, then the body, one MessagePack array. A request's body is at most
-`FRAME_MAX` bytes, a reply's at most `REPLY_MAX`. Text is UTF-8. Map keys are text. Nesting deeper than `DEPTH_MAX`, arrays
+`FRAME_MAX` bytes, a reply's at most `REPLY_MAX`. Text is UTF-8. Map keys are text. Nesting deeper than 500 levels, arrays
 over `ITEMS_MAX` and extension types other than the timestamp in payloads are refused.
 
     request   [id, verb, args]            id: positive int64, chosen by the client, echoed; args: a map
@@ -92,7 +92,6 @@ VERSION: Final = 1
 FRAME_MAX: Final = 1024 * 1024
 REPLY_MAX: Final = 64 * 1024 * 1024
 ITEMS_MAX: Final = 100_000
-DEPTH_MAX: Final = 64
 _LENGTH: Final = struct.Struct(">I")
 
 MUTATING: Final = frozenset(
@@ -244,6 +243,10 @@ def _check_payload(value: Any, path: str, depth: int) -> None:
 def encode_value(value: Any, what: str = "value") -> bytes:
     """MessagePack of one payload value. PayloadError names the path of what can't be stored."""
     _check_payload(value, what, 0)
+    return _pack(value, what)
+
+
+def _pack(value: Any, what: str) -> bytes:
     try:
         data: bytes = msgpack.packb(value, use_bin_type=True, datetime=True)
     except (ValueError, OverflowError, TypeError) as e:
@@ -255,7 +258,7 @@ def encode_payload(args: tuple[Any, ...] | list[Any], kwargs: Mapping[str, Any])
     """The payload of a call. PayloadError names the path of what can't be stored, or says by how much it is too large."""
     _check_payload(args, "args", 0)
     _check_payload(kwargs, "kwargs", 0)
-    data = encode_value([list(args), dict(kwargs)], "payload")
+    data = _pack([list(args), dict(kwargs)], "payload")
     if len(data) > PAYLOAD_MAX:
         raise PayloadError(f"payload of {len(data)} bytes: at most {PAYLOAD_MAX} are allowed; store large data elsewhere and pass its key")
     return data
@@ -270,7 +273,7 @@ def decode_payload(data: bytes | memoryview) -> tuple[list[Any], dict[str, Any]]
     """(args, kwargs) of a stored payload. PayloadError when it isn't one."""
     try:
         args, kwargs = msgpack.unpackb(data, raw=False, strict_map_key=True, timestamp=3)
-    except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as e:
+    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.exceptions.UnpackException) as e:
         raise PayloadError(f"stored payload can't be read: {type(e).__name__}: {e}") from e
     if not isinstance(args, list) or not isinstance(kwargs, dict):
         raise PayloadError("stored payload is not [args, kwargs]")
