@@ -85,6 +85,7 @@ class Judge:
         self.back = False  # the clock went back: what was decided beyond it may be decided again
         self.grants: Counter = Counter()  # run id -> attempts granted and not given back
         self.redrives: Counter = Counter()
+        self.given_back: set[int] = set()  # tokens of attempts that were not spent
         self.last_token = 0
         self.forgotten: set[bytes] = set()  # request ids whose time was over
         self.replied: dict[bytes, int] = {}  # request id -> when it was decided
@@ -96,6 +97,8 @@ class Judge:
         if kind == "GRANT":
             assert f["token"] > self.last_token, f"token {f['token']} after {self.last_token}"
             self.last_token = f["token"] + len(f["run"]) - 1
+        if kind == "GIVE_BACK":
+            self.given_back.update(self.state.runs.gather(f["run"])["token"].tolist())
         if kind in ("GRANT", "GIVE_BACK"):
             for run_id in self.ids(f["run"]):
                 self.grants[run_id] += 1 if kind == "GRANT" else -1

@@ -82,6 +82,7 @@ class World:
         self.acked_runs: set[bytes] = set()
         self.accepted: dict[tuple[bytes, int], int] = {}  # (run id, token) -> outcome of an accepted completion
         self.entered: Counter = Counter()
+        self.entered_tokens: set[int] = set()
         self.last_token = 0
         self.numbers = 0
         self.conns = 10
@@ -167,6 +168,7 @@ class World:
             kind, f = records.decode(body)
             if kind == "GRANT":
                 self.durable_tokens.update(range(f["token"], f["token"] + len(f["run"])))
+        assert not self.judge.given_back & self.entered_tokens, "an attempt was given back though user code was entered"
 
     def act(self):
         """Let out what is durable, as the server does."""
@@ -237,7 +239,8 @@ class World:
         self.stats["acked " + cmd.verb] += 1
         if cmd.verb not in protocol.MUTATING:
             return
-        decided_us = self.judge.replied[cmd.args["rid"]]
+        decided_us = self.judge.replied.get(cmd.args["rid"])
+        assert decided_us is not None, f"{cmd.verb} was answered, and no durable record says so"
         if cmd.done and cmd.decided_us == decided_us:
             assert cmd.answer == reply.result, f"{cmd.verb} repeated with its rid: another answer"
         if not cmd.done:
@@ -299,6 +302,7 @@ class World:
             if not w.held[token].entered:
                 w.held[token].entered = True
                 w.started = token
+                self.entered_tokens.add(token)
                 self.entered[w.held[token].run_id] += 1
                 return
 
@@ -416,6 +420,7 @@ class World:
         for run_id in self.acked_runs:
             assert run_id in found, f"acknowledged run {run_id.hex()} is lost"
         for (run_id, token), out in self.accepted.items():
+            assert run_id in found, f"run {run_id.hex()} is lost with an accepted completion"
             _, attempts = found[run_id]
             assert attempts.get(token) == Outcome(out).name.lower(), f"an accepted completion of {run_id.hex()} is lost: {attempts}"
 

@@ -155,16 +155,35 @@ def test_cancel_of_a_deaf_run_kills(end, tmp_path):
     assert (end.gone[0].started_token, end.gone[0].outcome, end.gone[0].status) == (token, Outcome.CANCELLED, -15)
 
 
-def test_cancel_before_the_start_keeps_user_code_out(end, tmp_path):
+@pytest.mark.parametrize("task", ["t.sleep", "t.batch"])
+def test_cancel_before_the_start_keeps_user_code_out(end, tmp_path, task):
     note = tmp_path / "note"
-    first, second = end.give("t.sleep", 0.04), end.give("t.sleep", 0, str(note))
-    third = end.give("t.add", 1)
-    end.until(lambda: end.pool.running() == {1: first} or first in end.ended, "the start")
-    end.pool.cancel(1, second)
-    ended = end.finish(first, second, third)
-    if ended[1][0] == Outcome.CANCELLED:  # unless it was entered first
-        assert not note.exists()
-    assert ended[0][0] == ended[2][0] == Outcome.SUCCEEDED
+    end.idle()
+    first = end.next_token
+    end.pool.cancel(1, first + 1)
+    args = [(0,), (0, str(note)), (0,)] if task == "t.sleep" else [(1,), (3,), (2,)]
+    ended = end.finish(*[end.give(task, *a) for a in args])
+    assert [e[0] for e in ended] == [Outcome.SUCCEEDED, Outcome.CANCELLED, Outcome.SUCCEEDED]
+    assert ended[1][3] is None
+    assert not note.exists()
+    assert end.finish(end.give("t.add", 1))[0][0] == Outcome.SUCCEEDED
+
+
+def test_a_timeout_tells_all_runs_of_a_batch_handler(end):
+    tokens = [end.give("t.batch_polite", timeout_us=300_000) for _ in range(3)]
+    ended = end.finish(*tokens)
+    assert [e[0] for e in ended] == [Outcome.TIMED_OUT] * 3
+    assert [e[3]["type"] for e in ended] == ["wheelsched.TimedOut"] * 3
+    assert not end.gone
+
+
+def test_what_a_command_s_leader_leaves_is_killed_too(end, tmp_path):
+    """The leader heeds SIGTERM, its child doesn't and holds the pipes."""
+    note = tmp_path / "note"
+    script = f"(trap '' TERM; sleep 1000; sleep 1000) & echo $! >{note}; wait"
+    ended = end.finish(end.give("command", ["/bin/sh", "-c", script], timeout_us=500_000))[0]
+    assert ended[0] == Outcome.TIMED_OUT
+    wait_for(lambda: not alive(int(note.read_text())), "the end of the group", 2)
 
 
 def test_nothing_held_means_no_wake(end):
@@ -262,6 +281,34 @@ def record(tmp_path, *, pid, begun, generation=5, boot=BOOT):
         file.words[word] = value
     file.boot_id = boot
     file.close()
+
+
+def leaderless(mark):
+    """A group whose leader is gone for good: (its number, its member)."""
+    env = {**os.environ, process.MARK: mark}
+    script = "sleep 1000 >/dev/null 2>&1 & echo $!"
+    with subprocess.Popen(["/bin/sh", "-c", script], start_new_session=True, stdout=subprocess.PIPE, env=env) as proc:
+        member = int(proc.stdout.readline())
+        proc.wait()
+    assert alive(member)
+    return proc.pid, member
+
+
+def test_a_group_without_its_leader_is_known_by_the_mark(tmp_path):
+    pgid, member = leaderless("5.1.0000000000000063")
+    record(tmp_path, pid=pgid, begun=1)
+    assert kill_former_generation(tmp_path / "workers", 6, BOOT) == {1: FIRST}
+    assert not alive(member)
+
+
+def test_a_stranger_s_group_without_its_leader_lives(tmp_path):
+    pgid, member = leaderless("5.1.0000000000000064")
+    try:
+        record(tmp_path, pid=pgid, begun=1)
+        assert kill_former_generation(tmp_path / "workers", 6, BOOT) == {1: FIRST}
+        assert alive(member)
+    finally:
+        os.kill(member, signal.SIGKILL)
 
 
 def test_a_stranger_with_the_same_number_lives(tmp_path, stranger):

@@ -22,7 +22,7 @@ HOUSE = [
     (1, True, "cron tzif zonedata schedule records protocol definition memory_journal ownership"),
     (2, True, "state* engine* reads history turn specs misfire commands workers run_commands put arguments"),
     (3, True, "views verbs bulk"),
-    (3, False, "journal journal_* postgres pool process worker external tasks"),
+    (3, False, "journal journal_* postgres pool process worker execution external tasks"),
     (3, False, "__init__ client aclient session transport"),
     (4, True, "testing"),
     (4, False, "server* boot clock connections keeper testing_plugin"),

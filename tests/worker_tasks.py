@@ -138,3 +138,10 @@ def batch_wrong(runs):
 @task("t.batch_stuck", batch=True)
 def batch_stuck(runs):
     time.sleep(1000)
+
+
+@task("t.batch_polite", batch=True)
+def batch_polite(runs):
+    while not all(r.cancelled for r in runs):
+        time.sleep(0.005)
+    return [None] * len(runs)

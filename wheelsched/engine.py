@@ -195,8 +195,9 @@ class Engine:
 
     def arm_retries(self, rows: NDArray[np.uint32], due_us: NDArray[np.int64]) -> None:
         """Retry waits run on the monotonic clock: a step of the wall clock neither shortens nor stretches them."""
-        spec = self.state.runs.gather(rows)["spec"]
-        wait = np.clip(due_us - self.now.wall_us, 0, self.specs.wait_max[spec])  # the clock may have been set meanwhile
+        specs, which = np.unique(self.state.runs.gather(rows)["spec"], return_inverse=True)
+        longest = np.array([self.state.specs[s]["retry"]["cap_us"] * 3 // 2 + 1 for s in specs.tolist()], np.int64)
+        wait = np.clip(due_us - self.now.wall_us, 0, longest[which])  # the clock may have been set meanwhile
         self.mono.add(np.ascontiguousarray(rows), ceil_ms(self.now.mono_us + wait))
 
     def _due(self) -> None:

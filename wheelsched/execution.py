@@ -345,7 +345,7 @@ class Runner:
             )
             words[process.W_COMMAND_BEGUN] = process.begun_ticks(proc.pid)
             words[process.W_COMMAND_PGID] = proc.pid
-            return process.supervise(proc, *self.outputs.captures, lambda: self.told_to_end(token))
+            return process.supervise(proc, *self.outputs.captures, lambda: self.told_to_end(token), words[process.W_GRACE_US])
         finally:
             words[process.W_COMMAND_PGID] = 0
             words[process.W_COMMAND] = 0

@@ -155,6 +155,7 @@ class Pool:
         file.words[process.W_GENERATION] = self._generation
         file.words[process.W_WORKER] = worker
         file.words[process.W_MARK] = secrets.randbits(63)
+        file.words[process.W_GRACE_US] = self._grace_us
         file.boot_id = self._boot_id
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         executor = Executor(worker, file, ours, theirs, now + self._backoff_us())

@@ -24,7 +24,7 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from .model import KILL_GRACE_US, OUTPUT_MAX, US
+from .model import OUTPUT_MAX, US
 
 if TYPE_CHECKING:
     import subprocess
@@ -42,9 +42,9 @@ _BOOT_AT: Final = 256  # byte offset of the boot id
 _SKIPS_AT: Final = 64  # word offset of the ring of cancelled tokens
 _PR_SET_PDEATHSIG: Final = 1
 
-# Words of the started file. Written by the parent: CANCEL, WHY, SKIPS and the ring; by the executor: the others.
+# Words of the started file. Written by the parent: GRACE, CANCEL, WHY, SKIPS and the ring; by the executor: the others.
 (W_MAGIC, W_VERSION, W_PID, W_PGID, W_BEGUN, W_GENERATION, W_WORKER, W_STARTED, W_MONO_NS, W_FIRST, W_CANCEL, W_WHY, W_SKIPS,
- W_COMMAND, W_COMMAND_PGID, W_COMMAND_BEGUN, W_MARK) = range(17)
+ W_COMMAND, W_COMMAND_PGID, W_COMMAND_BEGUN, W_MARK, W_GRACE_US) = range(18)
 
 
 class StartedFile:
@@ -196,11 +196,11 @@ def group_left(pgid: int, begun: int, mark: str) -> bool:
     return pgid > 1 and (begun == begun_ticks(pgid, alive=True) > 0 or bool(members(pgid, mark)))
 
 
-def supervise(proc: subprocess.Popen[bytes], out: Capture, err: Capture, ended_for: Callable[[], bool]) -> int:
+def supervise(proc: subprocess.Popen[bytes], out: Capture, err: Capture, ended_for: Callable[[], bool], grace_us: int) -> int:
     """Wait for a program and capture what it writes; the exit code, negative for a signal.
 
     The wait is for the program, not for its pipes: a grandchild that holds them open holds up nobody. When `ended_for`
-    then says that the run was told to end, what is left of the group gets a grace period and is killed.
+    then says that the run was told to end, what is left of the group gets most of the grace period and is killed.
     """
     assert proc.stdout is not None
     assert proc.stderr is not None
@@ -221,7 +221,7 @@ def supervise(proc: subprocess.Popen[bytes], out: Capture, err: Capture, ended_f
             drain(fd, capture)
         code = proc.wait()
         if ended_for():
-            until = time.monotonic() + 0.8 * KILL_GRACE_US / US
+            until = time.monotonic() + 0.8 * grace_us / US  # the parent waits for the whole of it
             while (left := _living(proc.pid)) and time.monotonic() < until:
                 time.sleep(0.02)  # nothing tells of the end of a group
             if left:

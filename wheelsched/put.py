@@ -111,7 +111,7 @@ def put_jobs(engine: Engine, cmd: Incoming, names: list[bytes], payloads: list[b
         if paused is not None:
             same[known[(old == JobState.PAUSED) != paused]] = False
         if note:
-            same[[i for i, _ in note]] = False
+            same[[i for i, text in note if engine.state.notes.get(int(rows[i]), "") != text]] = False
         result[known[old != JobState.DELETED]] = UPDATED
         result[same] = UNCHANGED
     take = np.flatnonzero(result != UNCHANGED)

@@ -20,7 +20,7 @@ KIND_MANUAL: Final = 4
 OVERLAP_SKIP: Final = 0
 OVERLAP_ALLOW: Final = 1
 OVERLAP_BUFFER: Final = 2
-_ARRAYS: Final = ("kind", "a", "overlap", "overlap_max", "start", "end", "max_runs", "timeout", "skip_missed", "wait_max")
+_ARRAYS: Final = ("kind", "a", "overlap", "overlap_max", "start", "end", "max_runs", "timeout", "skip_missed")
 
 
 class SpecTable:
@@ -39,7 +39,6 @@ class SpecTable:
         self.max_runs = np.zeros(64, np.uint32)
         self.timeout = np.zeros(64, np.int64)
         self.skip_missed = np.zeros(64, np.bool_)
-        self.wait_max = np.zeros(64, np.int64)  # the longest wait for a retry
 
     def add(self, spec: int, wire: dict[str, Any]) -> None:
         """Compile one definition. ScheduleError when its schedule can't be evaluated."""
@@ -61,7 +60,6 @@ class SpecTable:
         self.max_runs[spec] = 0xFFFFFFFF if wire["max_runs"] is None else wire["max_runs"]
         self.timeout[spec] = wire["timeout_us"]
         self.skip_missed[spec] = wire["catchup"]["policy"] == "skip"
-        self.wait_max[spec] = wire["retry"]["cap_us"] * 3 // 2 + 1
         self.count = spec + 1
 
     def next(self, spec: NDArray[np.uint32], param: NDArray[np.int64], after: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -268,8 +268,8 @@ def current_run() -> RunContext:
 # Built-in tasks
 
 
-def noop() -> None:
-    """Do nothing, for benchmarks."""
+def noop(*_: Any) -> None:
+    """Do nothing, with any arguments; for benchmarks."""
 
 
 class CommandFailed(Exception):  # noqa: N818 - a name that reads well in a run's error
