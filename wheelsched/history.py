@@ -64,13 +64,16 @@ class Block:
             raise CorruptJournalError(f"history block can't be read: {e}") from e
         if version != VERSION:
             raise CorruptJournalError(f"history block of version {version}; this program reads {VERSION}")
+        self._decoded: dict[str, NDArray[Any]] = {}
         self.n: int = self._block["n"]
         self.first_us: int = self._block["first_us"]
         self.last_us: int = self._block["last_us"]
         self.ended_us: int = self._block["ended_us"]
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        return decode_column(self._block["columns"][name])
+        if name not in self._decoded:
+            self._decoded[name] = decode_column(self._block["columns"][name])
+        return self._decoded[name]
 
     def names(self) -> list[bytes]:
         """Full job names of the block."""
@@ -94,19 +97,24 @@ class Block:
 
     def rows(self, picked: list[int]) -> list[dict[str, Any]]:
         """Runs as the wire shows them."""
-        columns = {name: self[name] for name in _FIELDS}
-        job, spec = decode_column(self._block["job"]), decode_column(self._block["spec"])
-        names = self.names()
-        ends = {what: decode_column(self._block[what + "_end"]) for what in ("result", "history")}
-        out = []
-        for i in picked:
-            f = {name: column[i] for name, column in columns.items()}
-            result, history = (
-                self._block[what][int(e[i - 1]) if i else 0 : int(e[i])] for what, e in ends.items()
+        columns = [self[name][picked].tolist() for name in _FIELDS]
+        job, spec = (decode_column(self._block[what])[picked].tolist() for what in ("job", "spec"))
+        names = [x.decode() for x in self.names()]
+        tasks, queues = self._block["tasks"], self._block["queues"]
+        results, histories = self._joined("result", picked), self._joined("history", picked)
+        return [
+            run_fields(
+                dict(zip(_FIELDS, values, strict=True)), names[job[k]], tasks[spec[k]], queues[spec[k]], results[k], histories[k], {},
             )
-            s = int(spec[i])
-            out.append(run_fields(f, names[int(job[i])].decode(), self._block["tasks"][s], self._block["queues"][s], result, history, {}))
-        return out
+            for k, values in enumerate(zip(*columns, strict=True))
+        ]
+
+    def _joined(self, what: str, picked: list[int]) -> list[bytes]:
+        data: bytes = self._block[what]
+        if not data:
+            return [b""] * len(picked)
+        ends = [0, *decode_column(self._block[what + "_end"]).tolist()]
+        return [data[ends[i] : ends[i + 1]] for i in picked]
 
     def fired_after(self, us: int) -> list[tuple[bytes, int]]:
         """(job key, nominal) of scheduled runs later than an instant, for a clock that went back."""

@@ -36,35 +36,38 @@ def job(state: State, row: int) -> dict[str, Any]:
     }
 
 
-def run_fields(f: Any, name: str, task: str, queue: str, result: bytes, history: bytes, running: dict[int, int]) -> dict[str, Any]:
-    """One run as the wire shows it, from its row and byte strings."""
-    state = RunState(int(f["state"]))
-    attempts = [_attempt(*a) for a in unpack_attempts(history)]
-    spent = int(f["attempt"])
+_RUN_STATES: Final = {int(s): s.name.lower() for s in RunState}
+_TRIGGERS: Final = {int(t): t.name.lower() for t in Trigger}
+_REASONS: Final = {int(r): r.name.lower() for r in Reason if r} | {0: None}
+_OUTCOMES: Final = {int(o): o.name.lower() for o in Outcome} | {0: None}
+_SCHEDULED, _LEASED, _RETRY_WAIT, _SKIPPED = (int(s) for s in (RunState.SCHEDULED, RunState.LEASED, RunState.RETRY_WAIT, RunState.SKIPPED))
+
+
+def run_fields(f: dict[str, int], name: str, task: str, queue: str, result: bytes, history: bytes, running: dict[int, int]
+               ) -> dict[str, Any]:
+    """One run as the wire shows it, from the plain numbers of its row and its byte strings. Called for each row of a listing."""
+    state, spent, worker, token, due = f["state"], f["attempt"], f["worker"], f["token"], f["due_us"]
+    ended = msgpack.unpackb(result, raw=False) if result else None
+    attempts = [_attempt(*a[:6], msgpack.unpackb(a[6], raw=False) if a[6] else None) for a in unpack_attempts(history)] if history else []
     if spent and (not attempts or attempts[-1]["attempt"] != spent):
-        attempts.append(_attempt(
-            spent, int(f["token"]), int(f["worker"]), int(f["started_us"]), int(f["ended_us"]), int(f["outcome"]), result
-        ))
-    shown = "running" if state is RunState.LEASED and running.get(int(f["worker"]), -1) == int(f["token"]) else state.name.lower()
-    waiting = state in (RunState.SCHEDULED, RunState.RETRY_WAIT) and f["due_us"] >= 0
-    skipped = state is RunState.SKIPPED
+        attempts.append(_attempt(spent, token, worker, f["started_us"], f["ended_us"], f["outcome"], ended))
+    waiting = (state in {_SCHEDULED, _RETRY_WAIT}) and due >= 0
+    skipped = state == _SKIPPED
     return {
-        "id": f"{int(f['id_high']):016x}{int(f['id_low']):016x}", "job": display_name(name),
-        "trigger": Trigger(int(f["trigger"])).name.lower(), "task": task, "queue": queue,
-        "scheduled_us": int(f["nominal_us"]), "created_us": int(f["created_us"]),
-        "queued_us": int(f["queued_us"]) or None, "started_us": int(f["started_us"]) or None, "ended_us": int(f["ended_us"]) or None,
-        "next_us": int(f["due_us"]) if waiting else None, "state": shown,
-        "reason": Reason(int(f["reason"])).name.lower() if f["reason"] else None, "attempt": spent, "token": int(f["token"]) or None,
-        "worker": f"w{int(f['worker'])}" if f["worker"] else None, "result": msgpack.unpackb(result, raw=False) if result else None,
-        "missed": int(f["missed"]), "until_us": int(f["due_us"]) if skipped else None, "count": int(f["count"]) if skipped else None,
+        "id": f"{f['id_high']:016x}{f['id_low']:016x}", "job": display_name(name), "trigger": _TRIGGERS[f["trigger"]], "task": task,
+        "queue": queue, "scheduled_us": f["nominal_us"], "created_us": f["created_us"], "queued_us": f["queued_us"] or None,
+        "started_us": f["started_us"] or None, "ended_us": f["ended_us"] or None, "next_us": due if waiting else None,
+        "state": "running" if state == _LEASED and running.get(worker) == token else _RUN_STATES[state],
+        "reason": _REASONS[f["reason"]], "attempt": spent, "token": token or None, "worker": f"w{worker}" if worker else None,
+        "result": ended, "missed": f["missed"], "until_us": due if skipped else None, "count": f["count"] if skipped else None,
         "attempts": attempts,
     }
 
 
-def _attempt(attempt: int, token: int, worker: int, started: int, ended: int, outcome: int, result: bytes) -> dict[str, Any]:
+def _attempt(attempt: int, token: int, worker: int, started: int, ended: int, outcome: int, result: Any) -> dict[str, Any]:
     return {
         "attempt": attempt, "token": token, "worker": f"w{worker}", "started_us": started or None, "ended_us": ended or None,
-        "outcome": Outcome(outcome).name.lower() if outcome else None, "result": msgpack.unpackb(result, raw=False) if result else None,
+        "outcome": _OUTCOMES[outcome], "result": result,
     }
 
 
@@ -75,7 +78,7 @@ def run(state: State, row: int, running: dict[int, int]) -> dict[str, Any]:
     wire = state.specs[int(f["spec"])]
     name = state.jobs.names(np.array([f["job"]], np.uint32))[0].decode()
     _, result, history = state.runs.blobs(row)
-    return run_fields(f, name, wire["task"], wire["queue"], result, history, running)
+    return run_fields(dict(zip(f.dtype.names, f.item(), strict=True)), name, wire["task"], wire["queue"], result, history, running)
 
 
 def run_or_stub(engine: Engine, run_id: bytes) -> dict[str, Any]:
