@@ -82,7 +82,7 @@ class FakeServer:
             function(*args)
         except OSError:
             pass  # the client or the test closed it
-        except BaseException as e:  # noqa: BLE001 - shown by close
+        except BaseException as e:
             self.errors.append(e)
 
     def _accept(self, listener):

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("lmdb")
 sys.path.insert(0, str(Path(__file__).parent))
 
-import crash  # noqa: E402 - found beside this file, also when the tests run from a copy
+import crash
 
 
 @pytest.mark.slow

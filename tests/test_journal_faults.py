@@ -59,7 +59,7 @@ def attempt(work) -> tuple[int, list[str], str]:
         except OSError as e:
             os.write(2, f"OSError: {e}".encode())
             code = 4
-        except BaseException as e:  # noqa: BLE001
+        except BaseException as e:
             os.write(2, f"{type(e).__name__}: {e}".encode())
         finally:
             os._exit(code)
@@ -229,7 +229,7 @@ def run_races(folder: str, trials: str, n: str) -> dict[str, object]:
                     journal.close()
                 except LockedError:
                     os.write(out_write, b"l\n")
-                except BaseException as e:  # noqa: BLE001
+                except BaseException as e:
                     os.write(out_write, f"{type(e).__name__}:{e}\n".replace(" ", "_").encode())
                 os._exit(0)
             pids.append(pid)

@@ -335,7 +335,7 @@ def test_time_oddity_04(world):
     with pytest.raises((ScheduleError, WheelschedError), match=r"range|100 years|year"):
         world.client.put("long", Call("ok"), Every(10**12))
     with pytest.raises(WheelschedError):
-        At(at("9999-12-31T23:59:59") + timedelta(seconds=0)).next(datetime(2026, 1, 1))  # noqa: DTZ001 - that is the point
+        At(at("9999-12-31T23:59:59") + timedelta(seconds=0)).next(datetime(2026, 1, 1))
     world.advance("400d")
     assert world.client.get("far").state == "active"
 

@@ -148,9 +148,7 @@ def test_every_transition_is_in_the_table_or_refused_without_a_change(tables, st
     jobs, runs, _ = tables
     put(jobs, "a/b")
     worker_list = runs.new_list()
-    if state == RunState.SKIPPED:
-        s = due(runs, 0, 1_000, state)
-    elif state == RunState.SCHEDULED:
+    if state in (RunState.SKIPPED, RunState.SCHEDULED):
         s = due(runs, 0, 1_000, state)
     else:
         s = due(runs, 0, 1_000)

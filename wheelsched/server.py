@@ -22,7 +22,7 @@ from .errors import StorageFullError, UnavailableError, WheelschedError
 from .lags import Histogram
 from .model import NEVER, US, Outcome
 from .protocol import MUTATING, Request
-from .turn import ClockBack, Incoming, Disconnect, Effects, WorkerGone
+from .turn import ClockBack, Disconnect, Effects, Incoming, WorkerGone
 
 if TYPE_CHECKING:
     from .config import Config

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from . import history, protocol, reads, workers
 from .client import BaseClient, Run
-from .run_commands import parse_run_id
 from .engine import Engine
 from .errors import DeadlineExceededError, InternalError, InvalidArgumentError, NotFoundError, RunTimeout
 from .memory_journal import Batch, MemoryJournal
 from .model import ERROR_TEXT_MAX, KILL_GRACE_US, MS, NEVER, US, Outcome, parse_duration, parse_instant, parse_job_name, to_datetime
+from .run_commands import parse_run_id
 from .state import recover
 from .tasks import ATTRIBUTE, Task, current_run, enter_run, load_tasks
 from .tasks import Batch as Runs

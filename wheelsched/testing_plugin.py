@@ -1,9 +1,9 @@
 """pytest plugin: the fixture `wheelsched`, a Simulator for one test. Loads nothing until a test asks for it.
 
-    @pytest.mark.wheelsched(modules=["shop.tasks"], start="2026-03-29T00:00:00Z")
-    def test_report(wheelsched):
-        wheelsched.client.trigger("report")
-        wheelsched.advance(0)
+@pytest.mark.wheelsched(modules=["shop.tasks"], start="2026-03-29T00:00:00Z")
+def test_report(wheelsched):
+wheelsched.client.trigger("report")
+wheelsched.advance(0)
 """
 
 from __future__ import annotations
