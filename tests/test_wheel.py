@@ -247,16 +247,73 @@ def test_a_million_random_timers() -> None:
 
 
 def test_memory_follows_the_number_of_timers() -> None:
-    """Cancelling all but a few, over and over, leaves no thin chunks behind."""
-    rng = np.random.default_rng(3)
-    wheel, n, size = Wheel(NOW), 50_000, []
+    """Cancelling all but a few leaves no thin chunks behind: 26 ids fill a chunk, and one in 40 stays."""
+    wheel, n = Wheel(NOW), 40_000
     ids = np.arange(n, dtype=np.uint32)
     for turn in range(20):
-        wheel.add(ids, NOW + turn * 10**9 + rng.integers(0, 10**8, n))
-        wheel.cancel(ids[rng.random(n) < 0.95])
-        size.append(wheel.nbytes)
-    wheel.check()
-    assert max(size) <= 1.5 * size[0]
+        fresh = ids + np.uint32(turn * n)
+        wheel.add(fresh, np.full(n, NOW + 10**9 + turn, np.int64))
+        if turn == 0:
+            size = wheel.nbytes
+        wheel.cancel(fresh[fresh % 40 != 0])
+        wheel.check()
+    assert len(wheel) == 20 * n // 40
+    records = 12 * 20 * n
+    assert wheel.nbytes <= size + records + 20 * (n // 40) * 24
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_thin_neighbours_of_different_instants_are_merged(backwards: bool) -> None:
+    """Each chunk of 26 had one instant; what remains of both lies in one chunk that has two."""
+    wheel, dumb, n = Wheel(NOW), DumbWheel(NOW), 52
+    ids = list(range(n))
+    when = [NOW + 10**9 + (timer >= 26) for timer in ids]
+    wheel.add(u32(ids), i64(when))
+    dumb.add(ids, when)
+    gone = [timer for timer in ids if timer % 26 >= 5]
+    for timer in gone[::-1] if backwards else gone:
+        wheel.cancel_one(timer)
+        dumb.cancel([timer])
+        wheel.check()
+    for at in (NOW + 10**9, NOW + 10**9 + 1):
+        assert drain(wheel, at) == dumb.advance(at, 99)
+        wheel.check()
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+@pytest.mark.parametrize("stop", ["in steps", "a jump in", "a jump over"])
+def test_a_unit_handed_down_in_part(level: int, stop: str) -> None:
+    """More timers in a unit than one advance hands down early: part is below, the rest waits, and later ones join it."""
+    unit = UNITS[level]
+    first = (NOW // unit + 2) * unit
+    start = first - 2 * unit
+    rng = np.random.default_rng(level)
+    n = 30_000
+    when = first + rng.integers(1, unit, n)
+    when[0] = first  # the earliest is the first to be handed down
+    wheel, dumb = Wheel(start), DumbWheel(start)
+    ids = list(range(n))
+    wheel.add(u32(ids), when)
+    dumb.add(ids, when.tolist())
+    now = first - unit  # from here on the unit is near enough to be handed down
+    for i in range(2):
+        assert drain(wheel, now + i) == []
+        wheel.check()
+        late = [n + i, n + 10 + i]  # one for an instant of a timer that may be below, one for one that may wait
+        at = [int(when[1]), int(when[-1])]
+        wheel.add(u32(late), i64(at))
+        dumb.add(late, at)
+        earliest = dumb.next_due()
+        gone = [timer for timer, (instant, _) in dumb.timers.items() if instant == earliest]
+        assert wheel.cancel(u32(gone)) == dumb.cancel(gone)
+        assert wheel.next_due() == dumb.next_due()
+        wheel.check()
+    stops = {"in steps": range(first, first + unit + 1, unit // 8), "a jump in": [first + unit // 3, first + unit],
+             "a jump over": [first + unit]}[stop]
+    for at in stops:
+        assert drain(wheel, at) == dumb.advance(at, n + 99), (level, stop, at - first)
+        wheel.check()
+    assert len(wheel) == 0
 
 
 def test_arguments_are_checked() -> None:

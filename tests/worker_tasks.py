@@ -88,10 +88,12 @@ def fork():
 
 
 @task("t.sleep")
-def sleep(seconds, note=None):
+def sleep(seconds, note=None, after=None):
     if note:
         Path(note).write_text(str(os.getpid()))
     time.sleep(seconds)
+    if after:
+        Path(after).write_text("over")
     return "slept"
 
 

@@ -170,16 +170,16 @@ class Simulator:
         """Settle the present, then jump to the next event not later than `end_us`, and settle that. False: there was none, and time stands at
         `end_us` (where it was, for NEVER).
         """
-        self._settle()
+        self._settle(end_us)
         at = min(self._next_us(), self._inline.limit_us())
         if at <= end_us and at != NEVER:
             self._jump(at)
             self._inline.check()
-            self._settle()
+            self._settle(end_us)
             return True
         if end_us != NEVER:
             self._jump(end_us)
-            self._settle()
+            self._settle(end_us)
         return False
 
     def step_clock(self, seconds: float) -> None:
@@ -229,11 +229,11 @@ class Simulator:
             self._mono_us += to_us - self.now_us
             self.now_us = to_us
 
-    def _settle(self) -> None:
-        """Do all that is due now."""
+    def _settle(self, end_us: int) -> None:
+        """Do all that is due now. A task may take the time beyond `end_us`; then no other one is begun."""
         for _ in range(STEPS_MAX):
             self._step([])
-            if not self._inline.work() and not self._effects.again:
+            if not self._inline.work(end_us) and not self._effects.again:
                 return
         raise InternalError(f"{STEPS_MAX} steps at {self.now} and no end: is there a task that enqueues itself without a delay?")
 
@@ -400,9 +400,9 @@ class _Inline:
         self._held.lost, self._held = True, None
         return token
 
-    def work(self) -> bool:
-        """Execute one run, if one is ready and no task is under way."""
-        if self._held is not None or not self._tasks:
+    def work(self, end_us: int) -> bool:
+        """Execute one run, if one is ready, no task is under way, and it is not later than `end_us`."""
+        if self._held is not None or not self._tasks or self._sim.now_us > end_us:
             return False
         reply, self._next = self._next or self._sim.call(WORKER, ("lease", _LEASE)), None
         if not reply["n"]:
@@ -422,7 +422,10 @@ class _Inline:
                     "id": batch.ids, "token": batch.token_column, "outcome": bytes([number]), "started_us": pack("<q", started_us),
                     "ended_us": pack("<q", self._sim.now_us), "result": [[0, result]] if result else [],
                 }
-                self._next = self._sim.call(WORKER, ("finish", report), ("lease", _LEASE))
+                if self._sim.now_us <= end_us:
+                    self._next = self._sim.call(WORKER, ("finish", report), ("lease", _LEASE))
+                else:
+                    self._sim.call(WORKER, ("finish", report))
         return True
 
     def _execute(self, batch: Runs, held: _Held) -> tuple[Outcome, dict[str, Any]]:

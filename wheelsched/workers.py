@@ -231,8 +231,9 @@ def finish(engine: Engine, cmd: Incoming) -> bytes:
     } if results else {})
     engine.effects.finished.append((session.worker, token))
     # a repeat is answered as the first was; another outcome under a token whose attempt has ended is late
-    ended_as = engine.state.runs.gather(rows[verdict == _ENDED])["outcome"]
-    verdict[verdict == _ENDED] = np.where((ended_as == outcome[verdict == _ENDED]) | (outcome[verdict == _ENDED] == Outcome.NOT_STARTED), ACCEPTED, STALE)
+    late = np.flatnonzero(verdict == _ENDED)
+    same = engine.state.runs.gather(rows[late])["outcome"] == outcome[late]
+    verdict[late] = np.where(same | (outcome[late] == Outcome.NOT_STARTED), ACCEPTED, STALE)
     answer = np.where(verdict == STALE, STALE, ACCEPTED).astype(np.uint8)
     engine.counters["stale"] += int((answer == STALE).sum())
     return protocol.encode_ok(cmd.request.id, {"verdict": answer.tobytes()})

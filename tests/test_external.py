@@ -1,0 +1,146 @@
+"""external.py: `wheelsched worker` against a real server, both as processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from scripted import alive, wait_for
+
+import wheelsched
+from wheelsched import Call, Client, UnavailableError
+
+ROOT = str(Path(wheelsched.__file__).resolve().parents[1])
+HERE = str(Path(__file__).resolve().parent)
+ENV = {**os.environ, "PYTHONPATH": os.pathsep.join([HERE, ROOT])}
+
+
+class World:
+    """One server without a pool, and one external worker."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.socket = str(folder / "s")
+        self.processes = []
+        self.start_server()
+        code = (
+            "import sys; from wheelsched.external import Supervisor; "
+            "sys.exit(Supervisor(sys.argv[1], ['worker_tasks'], concurrency=2, queues=['default', 'sums']).run())"
+        )
+        self.worker = self._start(sys.executable, "-c", code, self.socket)
+
+    def _start(self, *argv):
+        self.processes.append(subprocess.Popen(argv, env=ENV, stdin=subprocess.DEVNULL))
+        return self.processes[-1]
+
+    def start_server(self):
+        self.server = self._start(sys.executable, "-m", "wheelsched", "serve", "--data", str(self.folder / "d"), "--socket", self.socket, "--workers", "0")
+        wait_for(self.answers, "the server")
+
+    def answers(self):
+        try:
+            with Client(self.socket) as ws:
+                ws.stats()
+        except UnavailableError:
+            return False
+        return True
+
+    def executors(self):
+        path = Path(f"/proc/{self.worker.pid}/task/{self.worker.pid}/children")
+        return [int(p) for p in re.findall(r"\d+", path.read_text())]
+
+    def close(self):
+        for process in reversed(self.processes):
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def world(short_tmp):
+    made = World(short_tmp)
+    yield made
+    made.close()
+
+
+def test_runs_are_executed_and_a_killed_executor_costs_one_attempt(world, tmp_path):
+    note = tmp_path / "note"
+    with Client(world.socket) as ws:
+        assert ws.enqueue(Call("t.add", 2, b=3)).result(timeout=30) == 5
+        run = ws.enqueue(Call("t.sleep", 1, str(note)), retry=wheelsched.Retry(attempts=2, backoff="10ms"))
+        wait_for(note.exists, "the start of the run")
+        os.kill(int(note.read_text()), signal.SIGKILL)
+        assert run.result(timeout=30) == "slept"
+        attempts = ws.run(run.id).attempts
+        assert [a.outcome for a in attempts] == ["lost", "succeeded"]
+        assert attempts[0].token < attempts[1].token
+
+
+def test_a_timeout_is_enforced(world):
+    with Client(world.socket) as ws:
+        run = ws.enqueue(Call("t.sleep", 1000), timeout="500ms", retry=wheelsched.Retry(attempts=1))
+        wait_for(lambda: ws.run(run.id).state == "dead", "the end of the run")
+        assert [a.outcome for a in ws.run(run.id).attempts] == ["timed_out"]
+        assert ws.enqueue(Call("t.add", 1)).result(timeout=30) == 2
+
+
+def test_a_cancel_reaches_the_run(world, tmp_path):
+    note = tmp_path / "note"
+    with Client(world.socket) as ws:
+        run = ws.enqueue(Call("t.sleep", 1000, str(note)))
+        wait_for(note.exists, "the start of the run")
+        ws.cancel(run.id)
+        wait_for(lambda: ws.run(run.id).state == "cancelled", "the cancel")
+        wait_for(lambda: not alive(int(note.read_text())), "the end of the executor")
+
+
+def test_the_worker_outlives_the_server_and_drains_at_a_signal(world, tmp_path):
+    over, note = tmp_path / "over", tmp_path / "note"
+    with Client(world.socket) as ws:
+        ws.enqueue(Call("t.add", 1)).result(timeout=30)
+        held = ws.enqueue(Call("t.sleep", 0.3, None, str(over)))
+        wait_for(lambda: ws.run(held.id).state == "running" or over.exists(), "the start of the run")
+    world.server.kill()
+    world.server.wait()
+    wait_for(over.exists, "the end of the run, with no server there")
+    world.start_server()
+    with Client(world.socket) as ws:
+        wait_for(lambda: ws.run(held.id).state == "succeeded", "the report of the run")
+        assert [a.outcome for a in ws.run(held.id).attempts] == ["succeeded"]
+        assert ws.enqueue(Call("t.add", 1)).result(timeout=30) == 2
+        run = ws.enqueue(Call("t.sleep", 0.5, str(note)))
+        wait_for(note.exists, "the start of the run")
+        world.worker.send_signal(signal.SIGTERM)
+        assert world.worker.wait(30) == 0
+        assert run.result(timeout=30) == "slept"
+        assert [a.outcome for a in ws.run(run.id).attempts] == ["succeeded"]
+
+
+def test_executors_die_with_their_supervisor(world):
+    with Client(world.socket) as ws:
+        ws.enqueue(Call("t.add", 1)).result(timeout=30)
+    pids = world.executors()
+    assert len(pids) == 2
+    world.worker.kill()
+    world.worker.wait()
+    wait_for(lambda: not any(alive(p) for p in pids), "the end of the executors")
+
+
+@pytest.mark.slow
+def test_a_lease_that_can_not_be_trusted_ends_the_run(world, tmp_path):
+    """The server hangs for longer than a lease: user code is ended before another worker could be given the run."""
+    note = tmp_path / "note"
+    with Client(world.socket) as ws:
+        run = ws.enqueue(Call("t.sleep", 1000, str(note)), retry=wheelsched.Retry(attempts=1))
+        wait_for(note.exists, "the start of the run")
+        world.server.send_signal(signal.SIGSTOP)
+        try:
+            wait_for(lambda: not alive(int(note.read_text())), "the end of user code", 15)
+        finally:
+            world.server.send_signal(signal.SIGCONT)
+        wait_for(lambda: ws.run(run.id).state == "dead", "the end of the run")
+        assert [a.outcome for a in ws.run(run.id).attempts] == ["lost"]

@@ -1,0 +1,397 @@
+"""`wheelsched worker`: executors outside of the server, under a supervisor that relays their requests.
+
+The supervisor holds one connection an executor. It gives requests numbers of its own, so that it can answer for an executor
+that died: what that had entered is lost (or timed out, or cancelled), what it had not entered is handed back. It sends the
+heartbeats, counts each lease from before the request that renewed it, and kills an executor whose lease it can't trust any
+more. When the server goes away it connects again and repeats what was not answered.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from . import process, protocol
+from .errors import UnavailableError
+from .model import HEARTBEAT_US, KILL_GRACE_US, LEASE_US, NEVER, US, Outcome
+from .pool import Executor, Exited, Pool
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+RECONNECT_US: Final = 200_000
+DRAIN_US: Final = 30 * US
+DISTRUST_US: Final = 2 * KILL_GRACE_US  # a lease is given up this long before it ends
+FINISH_ROWS_MAX: Final = 2_000  # rows of one frame, each with a result
+_STOP: Final = {"n": 0, "stop": True}
+
+
+class Stream:
+    """A non-blocking stream of frames with an unbounded send buffer; both ends bound what is in flight."""
+
+    def __init__(self, sock: socket.socket, limit: int) -> None:
+        sock.setblocking(False)
+        self.sock = sock
+        self.open = True
+        self._reader = protocol.FrameReader(limit)
+        self._out: deque[memoryview] = deque()
+
+    def send(self, frame: bytes) -> None:
+        """Send what the socket takes, keep the rest."""
+        self._out.append(memoryview(frame))
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what was kept."""
+        try:
+            while self._out and self.open:
+                sent = self.sock.send(self._out[0])
+                self._out[0] = self._out[0][sent:]
+                if not len(self._out[0]):
+                    self._out.popleft()
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            self.close()
+
+    def read(self) -> list[bytes]:
+        """The bodies that are there; closes at the end of the stream."""
+        bodies: list[bytes] = []
+        while self.open:
+            try:
+                data = self.sock.recv(1 << 18)
+            except BlockingIOError:
+                break
+            except ConnectionError:
+                data = b""
+            if not data:
+                self.close()
+            bodies += self._reader.feed(data)
+        return bodies
+
+    @property
+    def events(self) -> int:
+        """What to poll for."""
+        return select.POLLIN | (select.POLLOUT if self._out else 0)
+
+    def close(self) -> None:
+        """At most once."""
+        if self.open:
+            self.open = False
+            self.sock.close()
+
+
+@dataclass(slots=True)
+class Sent:
+    """A request that the server has not answered."""
+
+    verb: str
+    args: dict[str, Any]
+    executor: int  # worker number in the pool of who asked; 0: the supervisor
+    id: int  # the number it had there
+    at_us: int  # monotonic, before it was sent
+
+
+@dataclass(slots=True)
+class Slot:
+    """One executor and its connection."""
+
+    number: int
+    executor: Executor
+    down: Stream
+    up: Stream | None = None
+    hello: dict[str, Any] | None = None  # the server's answer
+    tasks: dict[str, Any] | None = None
+    greeting: int = 0  # the executor's hello that waits for the server's
+    unanswered: dict[int, Sent] = field(default_factory=dict)
+    parked: list[Sent] = field(default_factory=list)  # lease requests for the next connection
+    held: dict[int, bytes] = field(default_factory=dict)  # token -> run id
+    trust_us: int = NEVER  # monotonic; when the leases can't be relied upon
+    beat_us: int = NEVER
+    connect_us: int = 0
+    ended: bool = False
+
+
+class Supervisor:
+    """Runs until a signal: SIGTERM and SIGINT drain, a second one ends at once."""
+
+    def __init__(
+        self, path: str, modules: Sequence[str], *, queues: Sequence[str] = (), concurrency: int = 1, allow_commands: bool = False,
+        allow_http: bool = False, name: str = "",
+    ) -> None:
+        """`path`: the server's socket; `queues`: names, none for all."""
+        self.path = path
+        self.queues = list(queues)
+        self.name = name or f"{socket.gethostname()}:{os.getpid()}"
+        self._folder = tempfile.TemporaryDirectory(prefix="wheelsched-")
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        self.pool = Pool(workers_dir=self._folder.name, modules=modules, allow_commands=allow_commands, allow_http=allow_http,
+                         generation=0, boot_id=boot)
+        self._last_id = 0
+        self._last_worker = 0
+        self.stopping = 0
+        self.failed = False
+        self._drain_until_us = NEVER
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.slots = [self._slot(n) for n in range(concurrency)]
+
+    def _spawn(self) -> tuple[Executor, Stream]:
+        self._last_worker += 1
+        executor = self.pool.spawn(self._last_worker)
+        return executor, Stream(executor.sock, protocol.REPLY_MAX)
+
+    def _slot(self, number: int) -> Slot:
+        return Slot(number, *self._spawn())
+
+    # Life
+
+    def run(self) -> int:
+        """Serve; the exit code: 0 after a drain, 1 when a task module can't be imported."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._signal)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        try:
+            while not self._finished():
+                self._turn()
+        finally:
+            self._end()
+        return 1 if self.failed else 0
+
+    def _signal(self, *_: Any) -> None:
+        self.stopping += 1
+
+    def _finished(self) -> bool:
+        if self.failed or self.stopping > 1:
+            return True
+        if not self.stopping:
+            return False
+        if self._drain_until_us == NEVER:
+            self._drain_until_us = _mono_us() + DRAIN_US
+            for slot in self.slots:
+                self._drain(slot)
+        done = all(s.ended and not any(r.verb == "finish" for r in s.unanswered.values()) for s in self.slots)
+        return done or _mono_us() >= self._drain_until_us
+
+    def _drain(self, slot: Slot) -> None:
+        """Tell the executor to stop after what it holds; runs that still come are handed back."""
+        slot.ended = slot.hello is None
+        for sent in [*slot.unanswered.values(), *slot.parked]:
+            if sent.verb == "lease" and sent.executor == slot.executor.worker:
+                slot.down.send(protocol.encode_ok(sent.id, _STOP))
+                sent.executor = 0
+        slot.parked.clear()
+
+    def _end(self) -> None:
+        """End what still runs, and say so."""
+        for worker, token in self.pool.stop().items():
+            slot = next(s for s in self.slots if s.executor.worker == worker)
+            self._settle(slot, token or 0, Outcome.INTERRUPTED, "interrupted: the worker was stopped")
+        for slot in self.slots:
+            if slot.up is not None:
+                slot.up.sock.setblocking(slot.up.open)  # a last blocking flush: nothing else is to be done
+                slot.up.flush()
+                slot.up.close()
+            slot.down.close()
+        self.pool.close()
+        self._folder.cleanup()
+
+    def _turn(self) -> None:
+        now = _mono_us()
+        poll = select.poll()
+        poll.register(self._wake_read, select.POLLIN)
+        poll.register(self.pool.fileno(), select.POLLIN)
+        wake = min(self.pool.wake_at_mono_us(), self._drain_until_us)
+        for slot in self.slots:
+            for stream in (slot.down, slot.up):
+                if stream is not None and stream.open:
+                    poll.register(stream.sock, stream.events)
+            if slot.up is None and slot.tasks is not None:
+                wake = min(wake, slot.connect_us)
+            wake = min(wake, slot.beat_us, slot.trust_us if slot.held else NEVER)
+        poll.poll(None if wake == NEVER else max(0, wake - now) / 1_000 + 1)
+        if select.select([self._wake_read], [], [], 0)[0]:
+            os.read(self._wake_read, 64)
+        for slot in self.slots:
+            self._serve(slot)
+        for event in self.pool.poll(_mono_us()):
+            self._gone(next(s for s in self.slots if s.executor.worker == event.worker), event)
+
+    def _serve(self, slot: Slot) -> None:
+        if slot.down.open:
+            slot.down.flush()
+            for body in slot.down.read():
+                self._from_executor(slot, protocol.parse_request(body))
+        up, now = slot.up, _mono_us()
+        if up is not None:
+            up.flush()
+            for body in up.read():
+                self._from_server(slot, protocol.parse_reply(body))
+            if not up.open:
+                slot.up, slot.beat_us, slot.connect_us = None, NEVER, now + RECONNECT_US
+                self._say(f"executor {slot.number}: the server is gone; trying again")
+        if slot.up is None and slot.tasks is not None and now >= slot.connect_us:
+            self._connect(slot)
+        if now >= slot.beat_us:
+            self._beat(slot, now)
+        if slot.held and now >= slot.trust_us:
+            slot.trust_us = NEVER
+            self._say(f"executor {slot.number}: no word from the server, its leases can't be trusted: killed")
+            process.signal_group(slot.executor.pid, signal.SIGKILL)
+
+    def _say(self, message: str) -> None:
+        sys.stderr.write(f"wheelsched: worker: {message}\n")
+        sys.stderr.flush()
+
+    # Requests and answers
+
+    def _request(self, slot: Slot, sent: Sent) -> None:
+        self._last_id += 1
+        slot.unanswered[self._last_id] = sent
+        sent.at_us = _mono_us()
+        if slot.up is not None:
+            slot.up.send(protocol.encode_request(self._last_id, sent.verb, sent.args))
+
+    def _connect(self, slot: Slot) -> None:
+        """Connect, say hello, repeat what was not answered."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            sock.connect(self.path)
+        except OSError as e:
+            sock.close()
+            slot.connect_us = _mono_us() + RECONNECT_US
+            if slot.hello is None and not isinstance(e, ConnectionError | FileNotFoundError):
+                raise UnavailableError(f"{self.path}: {e.strerror}") from e
+            return
+        slot.up = Stream(sock, protocol.REPLY_MAX)
+        again = [s for s in slot.unanswered.values() if s.verb not in ("hello", "heartbeat")] + slot.parked
+        slot.unanswered, slot.parked = {}, []
+        hello = {"version": protocol.VERSION, "role": "worker", "name": f"{self.name}-{slot.number}", "tasks": slot.tasks}
+        self._request(slot, Sent("hello", hello, 0, 0, 0))
+        for sent in again:
+            self._request(slot, sent)
+
+    def _from_executor(self, slot: Slot, request: protocol.Request) -> None:
+        worker, args = slot.executor.worker, request.args
+        if request.verb == "hello":
+            slot.tasks = args["tasks"]
+            if slot.hello is not None:  # a new executor in an old slot
+                slot.down.send(protocol.encode_ok(request.id, slot.hello))
+            else:
+                slot.greeting = request.id
+            return
+        if request.verb == "lease":
+            args["queues"] = self.queues
+            if self.stopping:
+                slot.down.send(protocol.encode_ok(request.id, _STOP))
+                return
+        elif request.verb == "finish":
+            tokens = np.frombuffer(args["token"], np.int64)
+            self.pool.finished(worker, tokens)
+            for token in tokens.tolist():
+                slot.held.pop(token, None)
+        sent = Sent(request.verb, args, worker, request.id, 0)
+        if slot.up is None and request.verb == "heartbeat":
+            slot.down.send(protocol.encode_ok(request.id, {"cancel": [], "stale": []}))
+        else:
+            self._request(slot, sent)
+
+    def _from_server(self, slot: Slot, reply: protocol.Reply) -> None:
+        sent = slot.unanswered.pop(reply.id)
+        if reply.error is not None:
+            raise reply.error
+        result = reply.result
+        alive = sent.executor == slot.executor.worker and slot.down.open
+        if sent.verb == "hello":
+            slot.hello = result
+            slot.beat_us = sent.at_us + int(result["heartbeat_us"])
+            slot.trust_us = sent.at_us + int(result["lease_us"]) - DISTRUST_US
+            if slot.greeting and slot.down.open:
+                slot.down.send(protocol.encode_ok(slot.greeting, result))
+            slot.greeting = 0
+            return
+        if sent.verb == "lease":
+            if result["n"]:
+                self._granted(slot, sent, result, alive=alive)
+            elif alive:
+                slot.parked.append(sent)  # the server is stopping: the executor waits for the next one
+            return
+        if sent.verb == "heartbeat":
+            slot.trust_us = max(slot.trust_us if slot.trust_us != NEVER else 0, sent.at_us + LEASE_US - DISTRUST_US)
+            tokens = np.frombuffer(sent.args["token"], np.int64).tolist()
+            for row in [*result["cancel"], *result["stale"]]:
+                if tokens[row] in slot.held:
+                    self.pool.cancel(slot.executor.worker, tokens[row])
+        if alive:
+            slot.down.send(protocol.encode_ok(sent.id, result))
+
+    def _granted(self, slot: Slot, sent: Sent, result: dict[str, Any], *, alive: bool) -> None:
+        tokens = np.frombuffer(result["token"], np.int64)
+        if not alive:
+            rows = [(t, result["id"][16 * i : 16 * i + 16], int(Outcome.NOT_STARTED)) for i, t in enumerate(tokens.tolist())]
+            for i in range(0, len(rows), FINISH_ROWS_MAX):
+                self._finish(slot, rows[i : i + FINISH_ROWS_MAX], {})
+            return
+        timeouts = np.array([s["timeout_us"] for s in result["specs"]], np.int64)[np.frombuffer(result["spec"], np.uint32)]
+        self.pool.sent(slot.executor.worker, tokens, timeouts)
+        for i, token in enumerate(tokens.tolist()):
+            slot.held[token] = result["id"][16 * i : 16 * i + 16]
+        slot.down.send(protocol.encode_ok(sent.id, result))
+
+    def _beat(self, slot: Slot, now: int) -> None:
+        """Renew the lease; tell what was entered. An idle worker beats too."""
+        slot.beat_us = now + (HEARTBEAT_US if slot.hello is None else int(slot.hello["heartbeat_us"]))
+        started = slot.executor.inside()[0] if slot.executor.worker in self.pool.executors else 0
+        held = sorted(slot.held.items())
+        self._request(slot, Sent("heartbeat", {
+            "id": b"".join(i for _, i in held), "token": np.array([t for t, _ in held], np.int64).tobytes(),
+            "started": bytes(t <= started for t, _ in held), "progress": [],
+        }, 0, 0, 0))
+
+    # Deaths
+
+    def _gone(self, slot: Slot, event: Exited) -> None:
+        for body in slot.down.read():  # what it said last counts
+            self._from_executor(slot, protocol.parse_request(body))
+        slot.down.close()
+        self._settle(slot, event.started_token or 0, event.outcome, event.text)
+        if event.can_not_import:
+            self.failed = True
+        slot.ended = bool(self.stopping)
+        if self.stopping or self.failed:
+            return
+        self._say(event.text)
+        slot.parked.clear()
+        slot.executor, slot.down = self._spawn()
+
+    def _settle(self, slot: Slot, started: int, outcome: int, text: str) -> None:
+        """Answer for a dead executor."""
+        result = {"type": "wheelsched.WorkerLost", "message": text, "traceback": ""}
+        rows = []
+        for token, run_id in sorted(slot.held.items()):
+            rows.append((token, run_id, outcome if token == started else Outcome.LOST if token < started else Outcome.NOT_STARTED))
+        slot.held.clear()
+        for i in range(0, len(rows), FINISH_ROWS_MAX):
+            self._finish(slot, rows[i : i + FINISH_ROWS_MAX], result)
+
+    def _finish(self, slot: Slot, rows: list[tuple[int, bytes, int]], result: dict[str, Any]) -> None:
+        zero = bytes(8 * len(rows))
+        self._request(slot, Sent("finish", {
+            "id": b"".join(r[1] for r in rows), "token": np.array([r[0] for r in rows], np.int64).tobytes(),
+            "outcome": bytes(r[2] for r in rows), "started_us": zero, "ended_us": zero,
+            "result": [[i, result] for i, r in enumerate(rows) if r[2] != Outcome.NOT_STARTED],
+        }, 0, 0, 0))
+
+
+def _mono_us() -> int:
+    return time.monotonic_ns() // 1_000
