@@ -57,9 +57,11 @@ def walk(wheel: Wheel, until_ms: int, step_ms: int) -> tuple[float, float, float
     for now in range(wheel.now_ms + step_ms, until_ms + step_ms, step_ms):
         count = 1
         while count:
-            start, cpu = time.perf_counter_ns(), time.thread_time_ns()
+            cpu = time.thread_time_ns()  # a system call: kept out of what is timed
+            start = time.perf_counter_ns()
             count = len(wheel.advance(now, BATCH))
-            cpu, took = time.thread_time_ns() - cpu, time.perf_counter_ns() - start
+            took = time.perf_counter_ns() - start
+            cpu = time.thread_time_ns() - cpu
             total += took
             worst, worst_wall = max(worst, cpu), max(worst_wall, took)
             taken += count
@@ -67,7 +69,7 @@ def walk(wheel: Wheel, until_ms: int, step_ms: int) -> tuple[float, float, float
 
 
 def ours(n: int, rng: Any, rounds: int) -> list[dict[str, Any]]:
-    """Rows of the wheel with n timers: medians of some rounds."""
+    """Rows of the wheel with n timers: medians of some rounds, and of all rounds the worst advance."""
     ids = np.arange(n, dtype=np.uint32)
     mixed = rng.permutation(ids)
     when = NOW_MS + rng.integers(0, DAY_MS, n)
@@ -103,7 +105,10 @@ def ours(n: int, rng: Any, rounds: int) -> list[dict[str, Any]]:
         assert taken == n
         note("burst, expire", total / n)
         note("burst, worst single advance", worst, "ms cpu")
-    rows = [{"name": name, "value": statistics.median(values), "unit": unit, "n": n} for (name, unit), values in found.items()]
+    rows = [
+        {"name": name, "value": max(values) if "worst" in name else statistics.median(values), "unit": unit, "n": n}
+        for (name, unit), values in found.items()
+    ]
     digest = blake2b(order.astype(np.uint32).tobytes(), digest_size=3).digest()
     rows.append({"name": "order of expiry, first bytes of its hash", "value": float(int.from_bytes(digest, "big")), "unit": "", "n": n})
     return rows

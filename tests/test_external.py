@@ -35,7 +35,7 @@ class World:
         self.worker = self._start(sys.executable, "-c", code, self.socket)
 
     def _start(self, *argv):
-        self.processes.append(subprocess.Popen(argv, env=ENV, stdin=subprocess.DEVNULL))
+        self.processes.append(subprocess.Popen(argv, env={**ENV, "TMPDIR": str(self.folder)}, stdin=subprocess.DEVNULL))
         return self.processes[-1]
 
     def start_server(self):

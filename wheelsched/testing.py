@@ -303,8 +303,8 @@ class Simulator:
     # What tests ask
 
     def runs(self, job: str | None = None, state: str | None = None, *, skipped: bool = False) -> list[Run]:
-        """All runs of a job (or a glob of names), oldest first; with `skipped`, also the occurrences that made none."""
-        return list(self.client.runs(job, state, skipped=skipped))
+        """All runs of a job (or a glob of names), by nominal time; with `skipped`, also the occurrences that made none."""
+        return sorted(self.client.runs(job, state, skipped=skipped), key=lambda run: (run.scheduled_at, run.created_at))
 
     def enqueued(self, task: str | None = None, *, job: str | None = None, args: Any = ANY, kwargs: Any = ANY, queue: str | None = None,
                  at: Any = None) -> list[Run]:
