@@ -169,6 +169,16 @@ def test_cancel_before_the_start_keeps_user_code_out(end, tmp_path, task):
     assert end.finish(end.give("t.add", 1))[0][0] == Outcome.SUCCEEDED
 
 
+def test_the_cancel_of_one_run_leaves_a_batch_handler_alone(end):
+    tokens = [end.give("t.batch_slow") for _ in range(3)]
+    end.until(lambda: end.pool.running() == {1: tokens[-1]}, "the start of the handler")
+    end.pool.cancel(1, tokens[1])
+    end.pool.cancel(1, tokens[2])
+    assert [e[0] for e in end.finish(*tokens)] == [Outcome.SUCCEEDED] * 3
+    assert not end.gone
+    assert end.finish(end.give("t.add", 1))[0][0] == Outcome.SUCCEEDED
+
+
 def test_a_timeout_tells_all_runs_of_a_batch_handler(end):
     tokens = [end.give("t.batch_polite", timeout_us=300_000) for _ in range(3)]
     ended = end.finish(*tokens)

@@ -147,3 +147,9 @@ def batch_polite(runs):
     while not all(r.cancelled for r in runs):
         time.sleep(0.005)
     return [None] * len(runs)
+
+
+@task("t.batch_slow", batch=True)
+def batch_slow(runs):
+    time.sleep(0.8)
+    return [None] * len(runs)

@@ -211,7 +211,9 @@ class Pool:
         self._rearm(executor, _mono_us())
 
     def cancel(self, worker: int, token: int) -> None:
-        """End this run: not entered it never will be, entered it is told so, then killed."""
+        """End this run: not entered it never will be, entered it is told so, then killed. Inside a batch handler it goes on,
+        because the other runs of the call are not cancelled.
+        """
         executor = self.executors.get(worker)
         if executor is None:
             return
@@ -253,7 +255,7 @@ class Pool:
         if executor.ending and (token != executor.ending or not since):
             self._let_be(executor)
         if not executor.ending and since:
-            if token in executor.cancels:
+            if token in executor.cancels and not executor.file.words[process.W_FIRST]:  # one run's cancel ends no batch handler
                 self._end(executor, token, Outcome.CANCELLED, now)
             elif now >= min(NEVER, since + executor.timeout_of(token)):
                 self._end(executor, token, Outcome.TIMED_OUT, now)
