@@ -1,4 +1,7 @@
-"""Behavioural scenarios from public reports, in the Simulator. Each test is named by the scenario's id."""
+"""Behavioural scenarios from public reports, in the Simulator. Each test is named by the scenario's id.
+
+overlap-03 and lease-01 need workers outside of the server: test_engine_workers.py.
+"""
 
 from __future__ import annotations
 
@@ -105,13 +108,6 @@ def test_overlap_02(world):
     world.advance("3m")
     assert [r.state for r in world.runs("j")] == ["dead", "succeeded", "succeeded"]
     assert "worker lost" in world.runs("j")[0].error.message
-
-
-def test_overlap_03():
-    """With an external worker: tests/test_engine.py::test_an_external_workers_leases_survive_a_restart."""
-    from tests import test_engine
-
-    assert callable(test_engine.test_an_external_workers_leases_survive_a_restart)
 
 
 def test_overlap_05(world):

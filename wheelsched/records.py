@@ -56,13 +56,13 @@ def unframe(data: bytes | memoryview, seq: int, prev_crc: int | None) -> tuple[b
     """(body, CRC) of the record `seq`. CorruptJournalError when anything differs; `prev_crc` None is not compared."""
     if len(data) < HEADER_SIZE:
         raise CorruptJournalError(f"record {seq}: {len(data)} bytes are too few for a header", seq=seq)
-    length, crc, version, _, found, prev = _HEADER.unpack_from(data)
+    length, crc, version, spare, found, prev = _HEADER.unpack_from(data)
     body = bytes(data[HEADER_SIZE:])
     if version != VERSION:
         raise CorruptJournalError(f"record {seq}: format version {version}, this program reads {VERSION}", seq=seq)
     if length != len(body):
         raise CorruptJournalError(f"record {seq}: {len(body)} bytes where its header says {length}", seq=seq)
-    if zlib.crc32(body, zlib.crc32(_AFTER_CRC.pack(version, 0, found, prev))) != crc:
+    if zlib.crc32(body, zlib.crc32(_AFTER_CRC.pack(version, spare, found, prev))) != crc:
         raise CorruptJournalError(f"record {seq}: the checksum differs", seq=seq)
     if found != seq:
         raise CorruptJournalError(f"record {seq}: its header says {found}", seq=seq)
@@ -129,6 +129,8 @@ def encode_blobs(values: Sequence[bytes]) -> bytes:
 def decode_blobs(data: bytes | memoryview) -> list[bytes]:
     """The byte strings of one column. CorruptJournalError when lengths and bytes disagree."""
     data = bytes(data)
+    if len(data) < _COUNT.size:
+        raise CorruptJournalError("column of byte strings: too short")
     (size,) = _COUNT.unpack_from(data)
     ends = decode_column(data[4 : 4 + size]).astype(np.int64).cumsum().tolist()
     at = 4 + size

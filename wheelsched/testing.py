@@ -167,8 +167,8 @@ class Simulator:
         self._inline.check()
 
     def next_event(self, end_us: int) -> bool:
-        """Settle the present, then jump to the next event not later than `end_us`, and settle that. False: there was none, and time stands at
-        `end_us` (where it was, for NEVER).
+        """Settle the present, then jump to the next event not later than `end_us`, and settle that. False: there was none, and
+        time stands at `end_us` (where it was, for NEVER).
         """
         self._settle(end_us)
         at = min(self._next_us(), self._inline.limit_us())
@@ -209,8 +209,11 @@ class Simulator:
             state, Zones(load_zone), history.pack, Now(self.now_us, self._mono_us), zone_version=ZONE_VERSION, boot_id="simulated",
             server="wheelsched simulator",
         )
-        for worker in list(state.workers):
-            engine.lose(WorkerGone(worker, started, Outcome.LOST, "worker lost: the server was ended"))
+        for worker, known in list(state.workers.items()):
+            if known.kind == "pool":
+                engine.lose(WorkerGone(worker, started, Outcome.LOST, "worker lost: the server was ended"))
+            else:
+                engine.adopt(worker)
         workers.add_worker(engine, WORKER, "simulated", "pool")
         self.engine = engine
         self._hello(WORKER, role="worker", tasks=self._inline.announced())
@@ -358,6 +361,23 @@ class _Held:
     cancelled: bool = False
 
 
+class _Batch(Runs):
+    """The one run of a lease, as user code sees it."""
+
+    def __init__(self, reply: dict[str, Any], sim: Simulator) -> None:
+        super().__init__(reply)
+        self._started_us = sim.now_us
+        self.held = _Held(self.tokens[0], sim.mono_us + self.specs[0]["timeout_us"])
+
+    def started_us(self, _row: int) -> int:
+        """When it was entered."""
+        return self._started_us
+
+    def cancelled(self, _row: int) -> bool:
+        """Shall it end?"""
+        return self.held.cancelled
+
+
 class _Inline:
     """One worker inside the simulator: leases a run, executes it on the spot, reports it."""
 
@@ -407,12 +427,11 @@ class _Inline:
         reply, self._next = self._next or self._sim.call(WORKER, ("lease", _LEASE)), None
         if not reply["n"]:
             return False
-        batch = Runs(reply)
-        held = self._held = _Held(batch.tokens[0], self._sim.mono_us + batch.specs[0]["timeout_us"])
         started_us = self._sim.now_us
-        batch.started_us = lambda _: started_us
-        batch.cancelled = lambda _: held.cancelled
-        number, result = Outcome.INTERRUPTED, {}
+        batch = _Batch(reply, self._sim)
+        held = self._held = batch.held
+        number = Outcome.INTERRUPTED
+        result: dict[str, Any] = {}
         try:
             number, result = self._execute(batch, held)
         finally:  # also when a KeyboardInterrupt or a test's failure goes through
@@ -428,7 +447,7 @@ class _Inline:
                     self._sim.call(WORKER, ("finish", report))
         return True
 
-    def _execute(self, batch: Runs, held: _Held) -> tuple[Outcome, dict[str, Any]]:
+    def _execute(self, batch: _Batch, held: _Held) -> tuple[Outcome, dict[str, Any]]:
         task = self._tasks[batch.specs[0]["task"]]
         enter_run((batch, 0))
         try:

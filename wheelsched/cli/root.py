@@ -9,6 +9,7 @@ from .shell import Root
 VERBS = {
     "demo": ("demo:demo", "The whole story in one command, in a temporary folder."),
     "serve": ("serve:serve", "Run the server."),
+    "worker": ("worker:worker", "Run tasks for a server, outside of it."),
     "job": ("job:job", "Put, list, inspect, pause, resume, trigger, delete and import jobs."),
     "enqueue": ("enqueue:enqueue", "Run a task once: now, after a delay or at an instant."),
     "run": ("run:run", "List, inspect, cancel and wait for runs."),

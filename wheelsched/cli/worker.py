@@ -1,0 +1,34 @@
+"""`wheelsched worker`: executors outside of the server, any number of them, of any user who may open its socket."""
+
+from __future__ import annotations
+
+import click
+
+from ..model import parse_task_name
+from .shell import Failed, Verb, shell
+
+CONCURRENCY_MAX = 1_024
+EXIT_CONFIG = 78
+
+
+@click.command(cls=Verb)
+@click.option("--tasks", multiple=True, required=True, metavar="MODULE", help="A Python module with tasks; may be repeated.")
+@click.option("--queues", metavar="A,B", default="", help="Take runs of these queues only (all).")
+@click.option("--concurrency", type=click.IntRange(1, CONCURRENCY_MAX), default=1, show_default=True, help="How many runs at a time.")
+@click.option("--allow-commands", is_flag=True, help="Serve the built-in task `command`.")
+@click.option("--allow-http", is_flag=True, help="Serve the built-in task `http`.")
+def worker(tasks: tuple[str, ...], queues: str, concurrency: int, allow_commands: bool, allow_http: bool) -> None:
+    """Run tasks for a server, until a signal: the first drains, the second stops at once.
+
+    Goes on when the server restarts. Exit codes: 0 stopped, 5 no server, 78 the tasks can't be imported.
+    """
+    names = [parse_task_name(q, "queue") for q in queues.split(",") if q]
+    sh = shell()
+    sh.client.stats()  # says at once, and well, that no server is there
+    from ..external import Supervisor  # noqa: PLC0415 - the pool, which no other verb loads
+
+    supervisor = Supervisor(
+        sh.client.path, tasks, queues=names, concurrency=concurrency, allow_commands=allow_commands, allow_http=allow_http
+    )
+    if supervisor.run():
+        raise Failed("the worker could not go on: see above", EXIT_CONFIG)
