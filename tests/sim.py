@@ -11,15 +11,21 @@ import sys
 import time
 import traceback
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 
-from tests.sim_world import TASKS, US, World
-from wheelsched import Call, Catchup, Cron, Every, Overlap, Retry
+if __package__:  # python -m tests.sim: the neighbours are found as in a test run
+    sys.path.insert(0, str(Path(__file__).parent))
+
+from sim_world import TASKS, US, World
+
+from wheelsched import Call, Catchup, Cron, Every, Overlap, Retry, records
 from wheelsched.definition import given_from_api
 from wheelsched.model import MS, RunState, to_datetime
 from wheelsched.protocol import encode_payload
 from wheelsched.schedule import At, Manual
+from wheelsched.state import State
 from wheelsched.turn import ClockBack
 
 NAMES = ("default/a", "default/b", "default/c", "default/d", "team/e", "team/f")
@@ -275,9 +281,6 @@ class Actor:
         """After the quiet."""
         w = self.world
         w.judge.verdict(w.wall_us)
-        from wheelsched import records
-        from wheelsched.state import State
-
         whole = State()
         for body in w.log:
             whole.apply(*records.decode(body))

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import msgpack
 import numpy as np
+from sim_oracle import Judge
 
-from tests.sim_oracle import Judge
 from wheelsched import history, protocol, records, state, workers
 from wheelsched.engine import Engine
 from wheelsched.errors import WheelschedError

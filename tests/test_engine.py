@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from engine_bench import CALL, Bench, ask_put, at
 
-from tests.engine_bench import CALL, Bench, ask_put, at
 from wheelsched import At, Call, Catchup, Cron, Every, Job, Manual, Overlap
 from wheelsched.definition import given_from_api
 from wheelsched.errors import (

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from engine_bench import CALL, FAILED, NOT_STARTED, OK, Bench
 
-from tests.engine_bench import CALL, FAILED, NOT_STARTED, OK, Bench
 from wheelsched import At, Call, Every, Manual, Retry
 from wheelsched.errors import (
     DeadlineExceededError,

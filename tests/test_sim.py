@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sim import simulate
 
-from tests.sim import simulate
 from wheelsched import arguments, engine, history, keeper, state, workers
 from wheelsched.errors import WheelschedError
 from wheelsched.model import Outcome
@@ -85,7 +85,7 @@ class Shorter:
 
 def last_record_dropped(patch):
     """Recovery takes the last record for torn; replay and live are one bug apart, so the judge compares with what it read."""
-    patch.setattr("tests.sim_world.state.recover", lambda journal: recover(Shorter(journal)))
+    patch.setattr("sim_world.state.recover", lambda journal: recover(Shorter(journal)))
     patch.setattr(keeper.Keeper, "submit", submit_unchecked)
 
 

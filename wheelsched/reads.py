@@ -48,7 +48,10 @@ def run_fields(f: dict[str, int], name: str, task: str, queue: str, result: byte
     """One run as the wire shows it, from the plain numbers of its row and its byte strings. Called for each row of a listing."""
     state, spent, worker, token, due = f["state"], f["attempt"], f["worker"], f["token"], f["due_us"]
     ended = msgpack.unpackb(result, raw=False) if result else None
-    attempts = [_attempt(*a[:6], msgpack.unpackb(a[6], raw=False) if a[6] else None) for a in unpack_attempts(history)] if history else []
+    attempts = [
+        _attempt(n, tok, w, begun, end, how, msgpack.unpackb(data, raw=False) if data else None)
+        for n, tok, w, begun, end, how, data in unpack_attempts(history)
+    ] if history else []
     if spent and (not attempts or attempts[-1]["attempt"] != spent):
         attempts.append(_attempt(spent, token, worker, f["started_us"], f["ended_us"], f["outcome"], ended))
     waiting = (state in {_SCHEDULED, _RETRY_WAIT}) and due >= 0
