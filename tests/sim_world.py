@@ -9,17 +9,14 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
-import msgpack
 import numpy as np
 from sim_oracle import Judge
 
 from wheelsched import history, protocol, records, state, workers
 from wheelsched.engine import Engine
-from wheelsched.errors import WheelschedError
 from wheelsched.keeper import Keeper
 from wheelsched.memory_journal import MemoryJournal
 from wheelsched.model import NEVER, US, Outcome, RunState
-from wheelsched.protocol import Request
 from wheelsched.state import State, unpack_attempts
 from wheelsched.turn import ClockBack, Disconnect, Incoming, Now, WorkerGone
 from wheelsched.tzif import Zones
@@ -425,4 +422,4 @@ class World:
             assert attempts.get(token) == Outcome(out).name.lower(), f"an accepted completion of {run_id.hex()} is lost: {attempts}"
 
 
-__all__ = ["NEVER", "TASKS", "US", "Request", "WheelschedError", "World", "msgpack"]
+__all__ = ["TASKS", "US", "World"]

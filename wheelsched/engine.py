@@ -325,14 +325,13 @@ class Engine:
         turns, self._turns = self._turns, set()
         woken = []
         for job in sorted(turns):
-            members = self.state.runs.of_job(job)
-            fields = self.state.runs.gather(np.array(members, np.uint32)) if members else ()
-            if any(RunState.QUEUED <= f["state"] <= RunState.RETRY_WAIT for f in fields):
+            members = np.array(self.state.runs.of_job(job), np.uint32)
+            fields = self.state.runs.gather(members)
+            if ((fields["state"] >= RunState.QUEUED) & (fields["state"] <= RunState.RETRY_WAIT)).any():
                 continue
-            waiting = [(int(f["nominal_us"]), s) for s, f in zip(members, fields, strict=True)
-                       if f["state"] == RunState.SCHEDULED and f["due_us"] < 0]
-            if waiting:
-                woken.append(min(waiting)[1])
+            waiting = np.flatnonzero((fields["state"] == RunState.SCHEDULED) & (fields["due_us"] < 0))
+            if len(waiting):
+                woken.append(int(members[waiting[np.lexsort((members[waiting], fields["nominal_us"][waiting]))[0]]]))
         if woken:
             self.record("WAKE", {"at": self.now.wall_us, "run": np.array(woken, np.uint32)})
 

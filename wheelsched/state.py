@@ -326,7 +326,7 @@ class State:
     def _load_small(self, small: dict[str, Any]) -> None:
         m = self.meta
         m.seq, m.at_us, m.generation, m.boot_id, m.zone_version, m.tokens, m.folded, m.next_worker, m.recheck_us = small["meta"]
-        m.blocked = dict.fromkeys(small["blocked"])
+        m.blocked = dict.fromkeys((job, at) for job, at in small["blocked"])
         for spec, wire in enumerate(small["specs"]):
             self._add_spec(spec, wire)
         for i, name, kind, generation in small["workers"]:
