@@ -190,6 +190,7 @@ class Harness:
     def work(self, seconds):
         end = time.monotonic() + seconds
         while time.monotonic() < end:
+            time.sleep(0.01)  # a pace that two workers can follow between their deaths
             try:
                 self.one_command()
             except (UnavailableError, DeadlineExceededError):
@@ -202,15 +203,19 @@ class Harness:
         for info in list(self.client.jobs(state="active", limit=None)):
             if not info.name.startswith("~"):
                 self.pause(info.name)
-        deadline = time.monotonic() + 60
         time.sleep(QUIET_S)  # the quiet period that the judge asks for
-        while time.monotonic() < deadline and any(self.client.stats()[k] for k in ("queued", "leased")):
+        deadline = time.monotonic() + 120
+        while self.open_runs():
+            assert time.monotonic() < deadline, f"{self.open_runs()} runs are still open"
             time.sleep(0.1)  # poll another process
         with (self.history / "zz-export.jsonl").open("wb") as out:
             subprocess.run(
                 [sys.executable, "-m", "wheelsched", "--socket", self.socket, "admin", "export", "--history"], stdout=out, check=True, timeout=120
             )
         self.stats = self.client.stats()
+
+    def open_runs(self):
+        return sum(1 for state in ("scheduled", "queued", "leased", "retry_wait") for _ in self.client.runs(state=state, limit=1_000))
 
     def stop(self):
         self.client.close()
@@ -260,8 +265,9 @@ def run(out: Path, kills: int, seed: int, pause=(0.05, 0.5)):
     h = Harness(out, seed)
     try:
         h.start()
-        for _ in range(kills):
-            h.work(h.rng.uniform(*pause))
+        for n in range(kills):
+            # every tenth time it is left alone for long enough that runs are owed on time again
+            h.work(h.rng.uniform(*pause) if n % 10 else 5.0)
             if h.rng.random() < 0.3:
                 h.kill_worker()
                 h.work(h.rng.uniform(0.02, 0.2))

@@ -43,7 +43,7 @@ def quick():
 
 @task("crash.slow")
 def slow():
-    body(0.05, 0)
+    body(0.02, 0)
 
 
 @task("crash.flaky")

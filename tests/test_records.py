@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import struct
 import sys
+import zlib
 from pathlib import Path
 
+import msgpack
 import numpy as np
 import pytest
 from hypothesis import given
@@ -113,8 +115,6 @@ def test_order_and_chain_are_noticed():
 def test_another_version_is_refused():
     body = b"body"
     tail = struct.pack("<HHQI", records.VERSION + 1, 0, 5, 77)
-    import zlib
-
     data = struct.pack("<II", len(body), zlib.crc32(body, zlib.crc32(tail))) + tail + body
     with pytest.raises(CorruptJournalError, match="version"):
         records.unframe(data, 5, 77)
@@ -154,6 +154,12 @@ def test_damaged_bodies_raise_nothing_else(data):
             records.decode(bytes(broken))
         except CorruptJournalError:
             return
+
+
+@pytest.mark.parametrize("value", [None, 5, [], [13], [13, 5], [13, [1]], [99, {}], [[13], {}], [13, {b"count": 1}], [13, {"count": 1, b"x": 2}]])
+def test_bodies_of_another_shape_are_refused(value):
+    with pytest.raises(CorruptJournalError):
+        records.decode(msgpack.packb(value))
 
 
 def u1(*v):
@@ -240,8 +246,6 @@ def test_records_round_trip(kind, fields):
 
 @pytest.mark.parametrize(("kind", "fields"), samples(), ids=[kind for kind, _ in samples()])
 def test_missing_and_further_fields_are_refused(kind, fields):
-    import msgpack
-
     for wrong in ({**fields, "further": 1}, dict(list(fields.items())[1:])):
         with pytest.raises(AssertionError):
             records.encode(kind, wrong)
