@@ -207,6 +207,8 @@ def decode(body: bytes) -> tuple[str, dict[str, Any]]:
         wanted = FIELDS[number]
     except (ValueError, TypeError, KeyError, struct.error, msgpack.exceptions.UnpackException) as e:
         raise CorruptJournalError(f"malformed record: {type(e).__name__}: {e}") from e
+    if not isinstance(fields, dict):
+        raise CorruptJournalError(f"record {NAMES[number]}: a map of fields is wanted, not {type(fields).__name__}")
     if fields.keys() != wanted:
         raise CorruptJournalError(f"record {NAMES[number]}: fields {sorted(fields.keys() ^ wanted)} differ from its format")
     return NAMES[number], fields
