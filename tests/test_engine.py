@@ -17,7 +17,8 @@ from wheelsched.errors import (
     UnimplementedError,
     WheelschedError,
 )
-from wheelsched.model import NEVER
+from wheelsched.history import Block
+from wheelsched.model import NEVER, US, Disposition, RunState
 from wheelsched.protocol import MUTATING, encode_payload
 
 
@@ -296,6 +297,42 @@ def test_overlap(b, overlap, states, reasons):
     b.finish(b.lease())
     still = b.states()
     assert still.count("queued") == (1 if "scheduled" in states else 0), "the next in turn"
+
+
+@pytest.mark.parametrize(("overlap", "disposition"), [
+    ("skip", Disposition.SKIPPED), ("buffer_one", Disposition.COALESCED), (Overlap("buffer_all", 1), Disposition.COALESCED),
+    (Overlap("buffer_all", 2), Disposition.SKIPPED), (Overlap("allow", 1), Disposition.SKIPPED),
+])
+def test_an_occurrence_beyond_the_one_place_to_wait_is_coalesced(b, overlap, disposition):
+    b.put(overlap=overlap)
+    b.advance("4m")
+    b.advance("2m")  # housekeeping moves them to history
+    found = set()
+    for _, data in b.journal.history_blocks():
+        block = Block(data)
+        found |= set(block["disposition"][block["state"] == RunState.SKIPPED].tolist())
+    assert found == {disposition}
+
+
+def test_a_window_takes_only_misfires(b):
+    """The turn after a stall comes late: what became due since the stall ended is late too, but no misfire, and decided once."""
+    b.put(schedule=Cron("* * * * *"), catchup=Catchup("latest", window="60s"))
+    b._jump(b.now_us + 150 * US)
+    b.engine.missed_before_us = b.now_us
+    b._jump(b.now_us + 600 * US)
+    b.advance(0)
+    rows = b.runs("j", skipped=True)
+    assert sum(r.count or 1 for r in rows) == 12
+    assert [(r.reason, r.count) for r in rows if r.reason == "window"] == [("window", 2)]
+
+
+@pytest.mark.parametrize(("down", "reasons"), [("61m30s", ["window"]), ("60m30s", []), ("61m", [])])
+def test_a_window_holds_for_a_single_misfire(b, down, reasons):
+    b.put(schedule=Cron("0 * * * *"), catchup=Catchup("latest", window="1m"))
+    b.crash(down=down)
+    b.advance(0)
+    assert [r.reason for r in b.runs("j", skipped=True) if r.state == "skipped"] == reasons
+    assert len(b.runs("j")) == 1 - len(reasons)
 
 
 def test_max_runs_counts_runs_and_not_what_was_skipped(b):

@@ -268,10 +268,12 @@ def test_a_lost_attempt_is_never_answered_as_accepted(b):
 
 def test_nothing_else_need_happen_for_a_lease_to_run_out(b):
     b.hello(50)
-    b.client.enqueue(CALL, retry=1)
+    run = b.client.enqueue(CALL, retry=1)
     b.lease(50)
+    begun = b.now
     b.advance("1h")
-    assert b.states("~t*") == ["dead"]
+    assert run.refresh().state == "dead"
+    assert run.ended_at == begun + timedelta(seconds=10), "a timer of its own, not the next thing that happens by chance"
 
 
 def test_after_a_stall_heartbeats_are_read_before_leases_are_judged(b):

@@ -210,5 +210,5 @@ def decode(body: bytes) -> tuple[str, dict[str, Any]]:
     if not isinstance(fields, dict):
         raise CorruptJournalError(f"record {NAMES[number]}: a map of fields is wanted, not {type(fields).__name__}")
     if fields.keys() != wanted:
-        raise CorruptJournalError(f"record {NAMES[number]}: fields {sorted(fields.keys() ^ wanted)} differ from its format")
+        raise CorruptJournalError(f"record {NAMES[number]}: fields {sorted(map(str, fields.keys() ^ wanted))} differ from its format")
     return NAMES[number], fields
