@@ -220,7 +220,7 @@ class Engine:
         spec = jobs["spec"]
         after = self.specs.next(spec, jobs["param_us"], nominal)
         missed = nominal < self.missed_before_us
-        slow = missed & ((after < self.missed_before_us) | self.specs.skip_missed[spec])
+        slow = missed & ((after < self.missed_before_us) | self.specs.skip_missed[spec] | self._outside_window(spec, nominal, missed))
         n = len(rows)
         busy = jobs["active"] + jobs["waiting"]
         policy = self.specs.overlap[spec]
@@ -245,6 +245,14 @@ class Engine:
         if slow.any():
             columns = catch_up(self, columns, jobs, slow)
         self._record_due(columns)
+
+    def _outside_window(self, spec: NDArray[np.uint32], nominal: NDArray[np.int64], missed: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which misfires are older than their catch-up window."""
+        if not missed.any():
+            return missed
+        specs, which = np.unique(spec, return_inverse=True)
+        windows = [self.state.specs[s]["catchup"]["window_us"] for s in specs.tolist()]
+        return nominal < self.now.wall_us - np.array([NEVER // 2 if w is None else w for w in windows], np.int64)[which]
 
     def record_planned(self, rows: list[dict[str, int]]) -> None:
         """A DUE record of rows that `misfire.plan` made."""

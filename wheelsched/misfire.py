@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     from .engine import Engine
 
-COUNT_MAX: Final = 100_000_000  # counting stops here for one job; the range in the ledger is still exact
+COUNT_MAX: Final = 5_000_000  # counting stops here for one job; the range in the ledger is still exact
 _DTYPES: Final = {
     "job": np.uint32, "nominal": np.int64, "next": np.int64, "cursor": np.int64, "job_state": np.uint8, "state": np.uint8,
     "disposition": np.uint8, "reason": np.uint8, "until": np.int64, "count": np.uint32, "missed": np.uint32,
@@ -158,9 +157,11 @@ def _before(engine: Engine, spec: int, param: int, oldest: int, at: int) -> int:
 
 
 def _newest(engine: Engine, spec: int, param: int, oldest: int, newest: int, most: int) -> list[int]:
-    found: deque[int] = deque(maxlen=most)
-    at = oldest
-    while at <= newest:
+    """The last `most` occurrences of a range, oldest first: stepping back, so a long outage costs no walk through all of it."""
+    s = engine.specs
+    found: list[int] = []
+    at = newest
+    while oldest <= at < NEVER and len(found) < most:
         found.append(at)
-        at = _next(engine, spec, param, at)
-    return list(found)
+        at = s.schedules.prev_one(int(s.kind[spec]), int(s.a[spec]), param, at)
+    return found[::-1]
