@@ -15,7 +15,7 @@ import msgpack
 import pytest
 
 from wheelsched import At, Call, Client, Every, Manual, Retry, RunFailed
-from wheelsched.errors import StorageFullError, UnavailableError, UnimplementedError
+from wheelsched.errors import InvalidArgumentError, StorageFullError, UnavailableError, UnimplementedError
 from wheelsched.protocol import FRAME_MAX, encode_request
 
 TASKS = """
@@ -373,6 +373,17 @@ def test_a_task_that_nobody_knows_waits_visibly(serving):
     assert ws.stats()["unserved_tasks"] == {"t.unknown": 1}
     assert ws.enqueue(Call("t.echo", 1)).result(timeout=10) == 1
     assert ws.run(run.id).state == "queued"
+
+
+def test_enqueued_runs_are_listed_by_their_reserved_job_which_nobody_may_put(serving):
+    ws = serving(workers=0).client()
+    run = ws.enqueue(Call("t.echo", 1))
+    assert run.job == "~t.echo"
+    assert [r.id for r in ws.runs(run.job)] == [run.id]
+    with pytest.raises(InvalidArgumentError, match="reserved"):
+        ws.put("~t.echo", Call("t.echo"), Manual())
+    with pytest.raises(InvalidArgumentError, match="reserved"):
+        ws.put_many([ws_job("default/~x", datetime.now(UTC))])
 
 
 def test_kill_9_between_put_and_due_loses_nothing(serving):

@@ -172,7 +172,7 @@ CATCHUPS: Final = ("latest", "earliest", "all", "skip")
 _UNITS: Final = {"ms": MS, "s": US, "m": 60 * US, "h": 3_600 * US, "d": 86_400 * US}
 _DURATION: Final = re.compile(r"(?:(\d+(?:\.\d+)?)(ms|s|m|h|d))", re.ASCII)
 _NAMESPACE: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
-_NAME: Final = re.compile(r"[A-Za-z0-9._:/-]{1,128}", re.ASCII)
+_NAME: Final = re.compile(r"~?[A-Za-z0-9._:/-]{1,128}", re.ASCII)  # ~TASK is reserved for enqueued runs: readable, not to be put
 _TASK: Final = re.compile(r"[A-Za-z0-9._:-]{1,100}", re.ASCII)
 _RFC3339: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII)
 

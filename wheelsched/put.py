@@ -134,12 +134,18 @@ def put_jobs(engine: Engine, cmd: Incoming, names: list[bytes], payloads: list[b
     return result
 
 
+def own_name(name: Any) -> str:
+    """The full name of a job that a user may put."""
+    full = parse_job_name(name)
+    if full.partition("/")[2].startswith("~"):
+        raise InvalidArgumentError(f"job name {full}: names beginning with ~ are reserved for enqueued runs")
+    return full
+
+
 def put(engine: Engine, cmd: Incoming) -> bytes:
     """Upsert one job."""
     args = cmd.request.args
-    name = parse_job_name(args.get("name"))
-    if name.partition("/")[2].startswith("~"):
-        raise InvalidArgumentError(f"job name {name}: names beginning with ~ are reserved")
+    name = own_name(args.get("name"))
     payload = payload_of(args.get("payload"))
     param = param_of(args.get("param_us", NEVER))
     paused = args.get("paused")
@@ -181,7 +187,7 @@ def put_many(engine: Engine, cmd: Incoming) -> bytes:
     full = []
     for i, name in enumerate(names):
         try:
-            full.append(parse_job_name(name))
+            full.append(own_name(name))
         except InvalidArgumentError as e:
             faults.append([i, str(e)])
         if not isinstance(payloads[i], bytes) or not 0 < len(payloads[i]) <= PAYLOAD_MAX:
