@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+from serving import Serving
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 # No deadline and no too_slow check: a busy machine is not a bug. A failure prints the blob that repeats it.
 # "ci" draws new examples at every run (derandomize=False) and keeps no database, so it depends on no earlier run.
@@ -39,3 +41,19 @@ def short_tmp() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder)
+
+
+@pytest.fixture
+def serving(short_tmp: Path) -> Iterator[Callable[..., Serving]]:
+    """Starts servers on one short folder: `serving(*flags, workers=1)`; they are killed afterwards."""
+    made = []
+
+    def start(*flags, **options):
+        made.append(Serving(short_tmp, *flags, **options))
+        return made[-1]
+
+    yield start
+    for server in made:
+        server.end(signal.SIGKILL)
+        for thing in server.open:
+            thing.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_server import Serving, wait_for
+from serving import Serving, wait_for
 
 from wheelsched import Call, Client, Every
 from wheelsched.clock import Clock, WallTimer

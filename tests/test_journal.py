@@ -416,7 +416,7 @@ def test_what_lmdb_takes_for_good_is_checked_by_chain(path, fault):
             head = j._head._replace(txn_id=txn.id())
             txn.put(b"head", head.pack(), db=j._store.dbs["meta"])
         assert j.verify()
-        with pytest.raises(CorruptJournalError, match="admin salvage"):
+        with pytest.raises(CorruptJournalError, match="admin verify"):
             list(j.replay(0))
         with pytest.raises(CorruptJournalError, match="the copy is damaged"):
             j.backup(path.with_name("copy"))

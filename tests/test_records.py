@@ -213,6 +213,7 @@ def samples():
             "at": at, "job": u4(1), "cursor": i8(at), "next": i8(at + 1), "state": u1(1), "blocked_job": u4(1, 1), "blocked_at": i8(at, at + 7),
         }),
         ("ASK_CANCEL", {"at": at, "run": rows}),
+        ("ANNOUNCE", {"at": at, "tasks": {"t.a": {"queue": "q", "retry": {"attempts": 1}}}}),
     ]
 
 

@@ -1,115 +1,20 @@
 """The real server from outside: bad input, bad luck, two of it, full disks, drains."""
 
 import os
-import resource
 import signal
-import socket
 import struct
 import subprocess
 import sys
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgpack
 import pytest
+from serving import answer, wait_for, ws_job
 
-from wheelsched import At, Call, Client, Every, Manual, Retry, RunFailed
-from wheelsched.errors import InvalidArgumentError, StorageFullError, UnavailableError, UnimplementedError
+from wheelsched import At, Call, Every, Manual
+from wheelsched.errors import FailedPreconditionError, UnimplementedError
 from wheelsched.protocol import FRAME_MAX, encode_request
-
-TASKS = """
-import os, time
-from wheelsched import current_run, task
-
-@task("t.echo")
-def echo(x):
-    return x
-
-@task("t.sleep")
-def sleep(s):
-    time.sleep(s)
-    return current_run().attempt
-
-@task("t.die")
-def die():
-    os._exit(7)
-"""
-
-
-class Serving:
-    """One server process on a folder with a short name."""
-
-    def __init__(self, folder: Path, *flags: str, workers=1, preexec=None, env=None):
-        self.folder = folder
-        self.socket = str(folder / "s")
-        (folder / "server_tasks.py").write_text(TASKS)
-        self.log = folder / "log"
-        self.open = []
-        paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "wheelsched", "serve", "--data", str(folder / "data"), "--socket", self.socket, "--workers", str(workers),
-                 "--tasks", "server_tasks", *flags],
-                stdout=log, stderr=log, preexec_fn=preexec, env=dict(os.environ, PYTHONPATH=os.pathsep.join(paths), **(env or {})),
-            )
-
-    def client(self, **options):
-        until = time.monotonic() + 30
-        while True:
-            client = Client(self.socket, **options)
-            self.open.append(client)
-            try:
-                client.stats()
-            except UnavailableError:
-                assert self.process.poll() is None, self.log.read_text()
-                assert time.monotonic() < until, self.log.read_text()
-                time.sleep(0.02)  # another process comes up
-            else:
-                return client
-
-    def connect(self):
-        sock = socket.socket(socket.AF_UNIX)
-        self.open.append(sock)
-        sock.settimeout(10)
-        sock.connect(self.socket)
-        return sock
-
-    def end(self, number=signal.SIGTERM):
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        return self.process.wait(40)
-
-
-@pytest.fixture
-def serving(short_tmp):
-    made = []
-
-    def start(*flags, **options):
-        made.append(Serving(short_tmp, *flags, **options))
-        return made[-1]
-
-    yield start
-    for server in made:
-        server.end(signal.SIGKILL)
-        for thing in server.open:
-            thing.close()
-
-
-def answer(sock):
-    """The next reply, or None when the server closed the connection."""
-    head = b""
-    while len(head) < 4:
-        data = sock.recv(4 - len(head))
-        if not data:
-            return None
-        head += data
-    body = b""
-    while len(body) < struct.unpack(">I", head)[0]:
-        data = sock.recv(65_536)
-        assert data
-        body += data
-    return msgpack.unpackb(body)
 
 
 def frame(body):
@@ -187,6 +92,8 @@ BAD_REQUESTS = [
     ("runs", {"job": 5}, "invalid_argument"),
     ("jobs", {"state": "x"}, "invalid_argument"),
     ("jobs", {"match": 5}, "invalid_argument"),
+    ("jobs", {"after": 2**63}, "invalid_argument"),
+    ("dead", {"after": -1}, "invalid_argument"),
     ("dead", {"match": 5}, "invalid_argument"),
     ("run", {"id": "zz"}, "invalid_argument"),
     ("run", {"id": "00" * 16}, "not_found"),
@@ -215,6 +122,75 @@ def test_bad_requests_are_refused_by_code_and_store_nothing(serving):
     assert answer(sock)[2]["jobs"] == 0
 
 
+@pytest.mark.parametrize("verb", ["jobs", "dead", "runs"])
+def test_no_position_of_a_page_ends_the_server(serving, verb):
+    server = serving(workers=0)
+    ws = server.client()
+    sock = server.connect()
+    positions = [0, 1, 2**31, 2**32 - 1, 2**32, 2**62, 2**63 - 1, [0, 0], [2**31, 2**62], [-1, 2**62, 2**62], [-1, 0, 0], [0], "x", {}]
+    for number, position in enumerate(positions, 1):
+        sock.sendall(encode_request(number, verb, {"after": position}))
+        reply = answer(sock)
+        assert reply is not None, position
+        assert reply[1] == "ok" or reply[2]["code"] == "invalid_argument", (position, reply)
+    assert ws.stats()["jobs"] == 0
+
+
+def test_what_a_decorator_says_holds_from_the_first_moment_of_a_restart(serving):
+    """A put before any worker has said hello resolves as it did before."""
+    server = serving(workers=1)
+    ws = server.client()
+    assert ws.enqueue(Call("t.echo", 1)).result(timeout=20) == 1
+    first = ws.put("a", Call("t.once"), Every("1h"))
+    assert first.spec["retry"]["attempts"] == 1
+    server.end(signal.SIGKILL)
+    again = serving(workers=0).client()
+    assert again.put("a", Call("t.once"), Every("1h")).result == "unchanged"
+
+
+def test_discarding_while_reading_misses_none(serving):
+    ws = serving().client()
+    assert ws.enqueue(Call("t.echo", 1)).result(timeout=20) == 1  # the worker has said what its tasks want
+    for _ in range(30):
+        ws.enqueue(Call("t.once", fail=True))
+    wait_for(lambda: ws.stats()["dead_letters"] == 30)
+    pages = ws.dead()
+    for letter in pages:
+        ws.discard(ids=[letter.id])
+    assert list(ws.dead()) == []
+
+
+def test_an_earlier_instant_than_what_was_decided_is_refused_aloud(serving):
+    ws = serving().client()
+    ws.put("a", Call("t.echo", 1), At(datetime.now(UTC)))
+    wait_for(lambda: ws.get("a").state == "finished")
+    assert ws.put("a", Call("t.echo", 1), At(ws.get("a").schedule.instant)).result == "unchanged"
+    with pytest.raises(FailedPreconditionError, match="another name"):
+        ws.put("a", Call("t.echo", 1), At(datetime.now(UTC) - timedelta(days=1)))
+    with pytest.raises(FailedPreconditionError, match="another name"):
+        ws.put_many([ws_job("fresh", datetime.now(UTC)), ws_job("a", datetime.now(UTC) - timedelta(days=1))])
+    assert [j.name for j in ws.jobs()] == ["a"]
+
+
+def test_a_data_directory_keeps_its_clock_offset(serving):
+    server = serving("--clock-offset", "1h", workers=0)
+    server.client()
+    server.end()
+    other = serving(workers=0)
+    assert other.process.wait(30) == 78
+    serving("--clock-offset", "1h", workers=0).client()
+
+
+def test_a_folder_that_can_not_be_used_is_told_in_one_line(short_tmp):
+    (short_tmp / "file").write_text("x")
+    done = subprocess.run(
+        [sys.executable, "-m", "wheelsched", "serve", "--data", str(short_tmp / "file"), "--socket", str(short_tmp / "s")],
+        capture_output=True, text=True, timeout=60, check=False,
+    )
+    assert done.returncode == 78, done
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
 def test_bad_frames_of_a_worker_are_refused(serving):
     server = serving(workers=0)
     server.client()
@@ -224,6 +200,7 @@ def test_bad_frames_of_a_worker_are_refused(serving):
     row = {"id": bytes(16), "token": bytes(8), "outcome": b"\x01", "started_us": bytes(8), "ended_us": bytes(8), "result": []}
     bad = [row | change for change in (
         {"id": b"x"}, {"token": b"x"}, {"outcome": b""}, {"outcome": b"\x09"}, {"outcome": b"\0"}, {"started_us": None}, {"result": [[1, {}]]},
+        {"started_us": b"\0\0\0\0\0\0\0\x80"}, {"ended_us": b"\xff\xff\xff\xff\xff\xff\xff\x3f"},
         {"result": [[0, 5]]}, {"result": {}}, {"result": [[0, {"value": bytes(10**6 // 2)}]]},
     )]
     for number, args in enumerate(bad, 2):
@@ -270,219 +247,3 @@ def test_a_client_that_never_reads_is_dropped(serving, monkeypatch):
     assert ws.stats()["jobs"] == 200
     rss = int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1]) * 4096
     assert rss < 1_500_000_000, f"{sent} requests made it {rss} bytes"
-
-
-def test_the_second_server_is_refused_and_harms_nothing(serving, short_tmp):
-    first = serving()
-    ws = first.client()
-    second = Serving(short_tmp)
-    assert second.process.wait(30) == 75
-    assert f"in use by another server (pid {first.process.pid})" in first.log.read_text()
-    assert ws.enqueue(Call("t.echo", 5)).result(timeout=10) == 5
-
-
-def test_a_dead_socket_is_removed_and_a_file_is_left_alone(serving, short_tmp):
-    stale = socket.socket(socket.AF_UNIX)
-    stale.bind(str(short_tmp / "s"))
-    stale.close()
-    server = serving(workers=0)
-    server.client()
-    server.end()
-    assert not (short_tmp / "s").exists()
-    (short_tmp / "s").write_text("mine")
-    refused = serving(workers=0)
-    assert refused.process.wait(30) == 78
-    assert (short_tmp / "s").read_text() == "mine"
-
-
-def test_bad_configurations_end_with_78_and_one_line(short_tmp):
-    for flags in (["--workers", "-1"], ["--tasks", "no such"], ["--clock-offset", "soon"], ["--config", "/nonexistent.toml"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "wheelsched", "serve", "--data", str(short_tmp / "d"), "--socket", str(short_tmp / "s"), *flags],
-            capture_output=True, text=True, timeout=60, check=False,
-        )
-        assert done.returncode == 78, (flags, done)
-        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-
-
-def test_tasks_that_can_not_be_imported_end_the_start_with_78(serving, short_tmp):
-    (short_tmp / "broken.py").write_text("import nothing_of_this_name\n")
-    server = serving("--tasks", "broken")
-    assert server.process.wait(40) == 78
-    assert "nothing_of_this_name" in server.log.read_text()
-
-
-def test_sigterm_lets_runs_end_and_the_rest_wait(serving):
-    server = serving()
-    ws = server.client()
-    slow = ws.enqueue(Call("t.sleep", 1.0))
-    wait_for(lambda: ws.run(slow.id).state == "running")
-    later = [ws.enqueue(Call("t.echo", i)) for i in range(5)]
-    assert server.end() == 0
-    again = serving()
-    ws = again.client()
-    assert ws.run(slow.id).attempt == 1
-    assert ws.run(slow.id).state == "succeeded"
-    assert [ws.run(r.id).result(timeout=20) for r in later] == list(range(5))
-    assert [ws.run(r.id).attempt for r in later] == [1] * 5
-
-
-def test_a_second_sigterm_stops_at_once(serving):
-    server = serving()
-    ws = server.client()
-    slow = ws.enqueue(Call("t.sleep", 30), retry=Retry(attempts=2, backoff="100ms"))
-    wait_for(lambda: ws.run(slow.id).state == "running")
-    server.process.send_signal(signal.SIGTERM)
-    wait_for(lambda: "draining" in server.log.read_text())
-    begun = time.monotonic()
-    server.process.send_signal(signal.SIGTERM)
-    assert server.process.wait(15) == 0
-    assert time.monotonic() - begun < 10
-    ws = serving(workers=0).client()
-    run = ws.run(slow.id)
-    assert [a.outcome for a in run.attempts] == ["interrupted"]
-    assert run.state in ("retry_wait", "queued")
-
-
-def wait_for(condition, seconds=20):
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.02)  # another process gets there
-
-
-def test_a_worker_that_dies_costs_its_run_one_attempt_and_the_others_none(serving):
-    ws = serving(workers=1).client()
-    poison = ws.enqueue(Call("t.die"), retry=Retry(attempts=3, backoff="50ms", cap="50ms"))
-    others = [ws.enqueue(Call("t.echo", i)) for i in range(50)]
-    with pytest.raises(RunFailed, match="worker"):
-        poison.result(timeout=30)
-    poison.refresh()
-    assert poison.state == "dead"
-    assert [a.outcome for a in poison.attempts] == ["lost"] * 3
-    assert [r.result(timeout=20) for r in others] == list(range(50))
-    for r in others:
-        r.refresh()
-        assert r.attempt == 1
-    assert [d.id for d in ws.dead()] == [poison.id]
-
-
-def test_a_task_that_nobody_knows_waits_visibly(serving):
-    ws = serving().client()
-    run = ws.enqueue(Call("t.unknown"))
-    assert ws.stats()["unserved_tasks"] == {"t.unknown": 1}
-    assert ws.enqueue(Call("t.echo", 1)).result(timeout=10) == 1
-    assert ws.run(run.id).state == "queued"
-
-
-def test_enqueued_runs_are_listed_by_their_reserved_job_which_nobody_may_put(serving):
-    ws = serving(workers=0).client()
-    run = ws.enqueue(Call("t.echo", 1))
-    assert run.job == "~t.echo"
-    assert [r.id for r in ws.runs(run.job)] == [run.id]
-    with pytest.raises(InvalidArgumentError, match="reserved"):
-        ws.put("~t.echo", Call("t.echo"), Manual())
-    with pytest.raises(InvalidArgumentError, match="reserved"):
-        ws.put_many([ws_job("default/~x", datetime.now(UTC))])
-
-
-def test_kill_9_between_put_and_due_loses_nothing(serving):
-    server = serving()
-    ws = server.client()
-    at = datetime.now(UTC) + timedelta(seconds=1.5)
-    ws.put_many([ws_job(f"n/{i}", at) for i in range(2_000)])
-    server.end(signal.SIGKILL)
-    again = serving()
-    ws = again.client()
-    wait_for(lambda: ws.stats()["counters"]["succeeded"] == 2_000, 40)
-    runs = list(ws.runs(limit=None))
-    assert len({r.id for r in runs}) == len(runs) == 2_000
-    assert {r.job for r in runs} == {f"n/{i}" for i in range(2_000)}
-
-
-def ws_job(name, at):
-    from wheelsched import Job
-
-    return Job(name, Call("t.echo", name), At(at))
-
-
-def test_descriptors_that_run_out_slow_nobody_down_for_long(serving):
-    limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))  # noqa: E731
-    server = serving(workers=1, preexec=limit)
-    ws = server.client()
-    crowd = []
-    for _ in range(60):
-        try:
-            crowd.append(server.connect())
-        except OSError:
-            break
-    before = cpu(server.process.pid)
-    time.sleep(1)  # a window to measure what it burns
-    assert cpu(server.process.pid) - before < 0.5
-    assert ws.enqueue(Call("t.echo", 1)).result(timeout=20) == 1
-    for sock in crowd:
-        sock.close()
-    assert server.client().enqueue(Call("t.echo", 2)).result(timeout=20) == 2
-
-
-def cpu(pid):
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def test_an_idle_server_sleeps(serving):
-    """Jobs far ahead, none due: the process is not scheduled at all."""
-    server = serving(workers=0)
-    ws = server.client()
-    ws.put_many([ws_job(f"n/{i}", datetime.now(UTC) + timedelta(days=9)) for i in range(5_000)])
-    ws.close()
-    time.sleep(0.5)  # let it settle
-    before = switches(server.process.pid)
-    time.sleep(2)  # a window to count in
-    assert switches(server.process.pid) - before <= 2
-
-
-def switches(pid):
-    total = 0
-    for status in Path(f"/proc/{pid}/task").glob("*/status"):
-        for line in status.read_text().splitlines():
-            if line.startswith("voluntary_ctxt_switches"):
-                total += int(line.split()[1])
-    return total
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs takes root")
-def test_a_full_disk_refuses_commands_and_recovers_by_itself(serving, short_tmp):
-    data = short_tmp / "data"
-    data.mkdir(mode=0o700)
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(data)], capture_output=True, check=False).returncode:
-        pytest.skip("no tmpfs can be mounted here")
-    try:
-        config = short_tmp / "c.toml"
-        config.write_text("reserve_bytes = 2097152\n")
-        server = serving("--config", str(config))
-        ws = server.client()
-        (data / "filler").write_bytes(bytes(8 * 2**20))
-        stored = []
-        with pytest.raises(StorageFullError, match="free space"):
-            for i in range(5_000):
-                ws.put(f"x/{i}", Call("t.echo", "y" * 20_000), Manual())
-                stored.append(f"x/{i}")
-        assert server.process.poll() is None
-        assert {j.name for j in ws.jobs(limit=None)} == set(stored)
-        (data / "filler").unlink()
-        wait_for(lambda: puts(ws))
-        server.end(signal.SIGKILL)
-        again = serving("--config", str(config))
-        assert {j.name for j in again.client().jobs(limit=None)} == {*stored, "after"}
-        again.end(signal.SIGKILL)
-    finally:
-        subprocess.run(["umount", "-l", str(data)], check=True)
-
-
-def puts(ws):
-    try:
-        ws.put("after", Call("t.echo", 1), Manual())
-    except StorageFullError:
-        return False
-    return True

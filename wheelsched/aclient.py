@@ -60,6 +60,8 @@ class AsyncRun(RunInfo):
         """As Run.result."""
         seconds = call_seconds(timeout, None)
         end = None if seconds is None else time.monotonic() + seconds
+        if self.state == "dead":
+            await self.refresh()  # a dead letter may have been sent back meanwhile
         while not self.final:
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:

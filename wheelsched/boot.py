@@ -101,6 +101,19 @@ def _take_over(state: State, config: Config, clock: Clock, boot: str) -> Engine:
     return engine
 
 
+def _same_offset(config: Config, *, fresh: bool) -> None:
+    """A data directory keeps the clock offset it was made with: another one would be a step of the clock at every start."""
+    note = Path(config.data) / "clock_offset"
+    if fresh:
+        note.write_text(f"{config.clock_offset_us}\n", encoding="ascii")
+        return
+    made_with = int(note.read_text(encoding="ascii")) if note.exists() else 0
+    if made_with != config.clock_offset_us:
+        raise ConfigError(
+            f"clock_offset: {config.data} was made with {made_with / US:g} s, not {config.clock_offset_us / US:g} s; start it with that"
+        )
+
+
 def _workers_dir(config: Config) -> Path:
     return Path(config.data) / "workers"
 
@@ -123,10 +136,19 @@ def serve(config: Config) -> int:
 
 def _serve(config: Config) -> int:
     begun = time.monotonic()
-    journal = LmdbJournal.open(config.data, map_size=config.map_size, reserve_bytes=config.reserve_bytes)
+    try:
+        journal = LmdbJournal.open(config.data, map_size=config.map_size, reserve_bytes=config.reserve_bytes)
+    except OSError as e:
+        raise ConfigError(f"data {config.data}: {e.strerror or e}; choose a folder that this user may write") from e
     try:
         listener = Listener(config.socket, config.socket_mode, config.socket_group)
     except BaseException:
+        journal.close()
+        raise
+    try:
+        _same_offset(config, fresh=journal.last_seq == 0)
+    except ConfigError:
+        listener.close()
         journal.close()
         raise
     clock = Clock(config.clock_offset_us)

@@ -78,6 +78,8 @@ class Run(RunInfo):
         """
         seconds = call_seconds(timeout, None)
         end = None if seconds is None else time.monotonic() + seconds
+        if self.state == "dead":
+            self.refresh()  # a dead letter may have been sent back meanwhile
         while not self.final:
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:

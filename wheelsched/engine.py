@@ -65,7 +65,6 @@ class Engine:
         self.seekers: list[workers.Seeker] = []  # lease requests that wait for runs
         self.waiters: dict[bytes, list[tuple[int, int, int]]] = {}  # run id -> (connection, request id, monotonic deadline)
         self.running: dict[int, int] = {}  # worker -> token whose user code was entered, as last seen; not journaled
-        self.announced: dict[str, dict[str, Any]] = {}  # task -> its decorator's values
         self.gone: dict[int, int] = {}  # external worker without a connection -> monotonic end of its lease
         self.instance = b""
         self.clock_offset_us = 0

@@ -117,7 +117,7 @@ class LockedError(FailedPreconditionError):
 
 
 class CorruptJournalError(WheelschedError):
-    """The journal is damaged. The message says where, and the command that salvages; nothing was repaired silently."""
+    """The journal is damaged. The message says where, and the command that looks closer; nothing was repaired silently."""
 
     code = "internal"
 

@@ -89,6 +89,11 @@ class Block:
             keep &= good[decode_column(self._block["job"])]
         return [int(i) for i in np.flatnonzero(keep)]
 
+    def id_span_ms(self) -> tuple[int, int]:
+        """Least and greatest of the milliseconds that begin the run ids."""
+        high = self["id_high"]
+        return int(high.min()) >> 16, int(high.max()) >> 16
+
     def find(self, run_id: bytes) -> int | None:
         """Row of a run id."""
         high, low = int.from_bytes(run_id[:8], "big"), int.from_bytes(run_id[8:], "big")

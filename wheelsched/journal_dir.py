@@ -44,7 +44,7 @@ def damage(directory: Path, what: str, **detail: object) -> CorruptJournalError:
     """The error for a damaged journal, with what a person does about it."""
     return CorruptJournalError(
         f"the journal in {directory} is damaged: {what}. Nothing was changed. Look with 'wheelsched admin verify {directory}', "
-        f"rescue what is whole with 'wheelsched admin salvage {directory} NEW'.",
+        "then restore a copy of the whole directory: nothing is repaired silently.",
         **detail,
     )
 

@@ -8,7 +8,7 @@ from . import reads
 from .errors import InvalidArgumentError, NotFoundError
 from .history import Block, runs_page
 from .memory_journal import Batch
-from .model import MS, NEVER, US
+from .model import NEVER, US
 from .run_commands import parse_run_id
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Keeper:
         self._unlooked = 0  # bytes written since the last look at storage, roughly
         self._full = ""
         self._retention_us = 0
-        self._spans: dict[int, tuple[int, int, int]] = {}  # history block -> nominal span and latest end
+        self._spans: dict[int, tuple[int, int]] = {}  # history block -> span of the milliseconds in its run ids
         self.commits = 0
         self.journal_bytes = 0
 
@@ -147,20 +147,20 @@ class Keeper:
         row = state.find_run(run_id)
         if row is not None:
             return reads.run(state, row, running)
-        nominal_ms = int.from_bytes(run_id[:6], "big")
+        begun_ms = int.from_bytes(run_id[:6], "big")
         for number, data in self.journal.history_blocks(reverse=True):
-            first, last, _ = self._span(number, data)
-            if first // MS <= nominal_ms <= last // MS:
+            first, last = self._span(number, data)
+            if first <= begun_ms <= last:
                 block = Block(data)
                 found = block.find(run_id)
                 if found is not None:
                     return block.rows([found])[0]
         raise NotFoundError(f"no run {run_id.hex()}")
 
-    def _span(self, number: int, data: bytes) -> tuple[int, int, int]:
+    def _span(self, number: int, data: bytes) -> tuple[int, int]:
+        """The milliseconds that begin a block's run ids: nominal times, or those of creation."""
         if number not in self._spans:
-            block = Block(data)
-            self._spans[number] = (block.first_us, block.last_us, block.ended_us)
+            self._spans[number] = Block(data).id_span_ms()
         return self._spans[number]
 
     def stats(self) -> dict[str, Any]:

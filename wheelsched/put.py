@@ -10,7 +10,7 @@ import numpy as np
 from . import reads, records
 from .arguments import done, param_of, payload_of, text, whole
 from .definition import check_given, resolve
-from .errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, ResourceExhaustedError, ScheduleError
+from .errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, NotFoundError, ResourceExhaustedError, ScheduleError
 from .misfire import skip_paused
 from .model import FRAME_JOBS_MAX, INSTANT_MAX_US, MS, NEVER, NOTE_MAX, PAYLOAD_MAX, JobState, display_name, parse_job_name
 from .specs import KIND_AT, KIND_EVERY, KIND_MANUAL
@@ -42,7 +42,7 @@ def job_row(engine: Engine, args: dict[str, Any], *, deleted: bool = False) -> i
 def spec_number(engine: Engine, given: Any, name: str) -> int:
     """Number of the resolved definition; a new one is compiled first and then recorded."""
     given = check_given(given)
-    wire = resolve(given, engine.announced.get(given["task"]))
+    wire = resolve(given, engine.state.announced.get(given["task"]))
     wire["namespace"] = name.partition("/")[0]
     schedule = wire["schedule"]
     if schedule["kind"] == "cron" and _HASHED.search(schedule["expr"]):
@@ -94,6 +94,22 @@ def first_next(engine: Engine, rows: NDArray[np.uint32], spec: NDArray[np.uint32
     return following, cursor, state
 
 
+def refuse_decided(engine: Engine, names: list[bytes], rows: NDArray[np.uint32], spec: NDArray[np.uint32], param: NDArray[np.int64],
+                   known: NDArray[np.int64]) -> None:
+    """failed_precondition for a new instant before what a job has decided: it can't be told from one that has run.
+
+    Never firing it in silence would break the first promise.
+    """
+    once = known[engine.specs.kind[spec[known]] == KIND_AT]
+    old = engine.state.jobs.gather(np.ascontiguousarray(rows[once]))
+    bad = once[(param[once] <= old["cursor_us"]) & (param[once] != old["param_us"])]
+    if len(bad):
+        raise FailedPreconditionError(
+            f"job {display_name(names[int(bad[0])].decode())} has decided its times up to a later one: a one-time run at an earlier instant"
+            " could double one of them; choose another name, or a later instant"
+        )
+
+
 def put_jobs(engine: Engine, cmd: Incoming, names: list[bytes], payloads: list[bytes], spec: NDArray[np.uint32],
              param: NDArray[np.int64], note: list[list[Any]], *, paused: bool | None = None) -> NDArray[np.uint8]:
     """Upsert by name; what is the same already stays untouched. Result codes."""
@@ -117,6 +133,7 @@ def put_jobs(engine: Engine, cmd: Incoming, names: list[bytes], payloads: list[b
     take = np.flatnonzero(result != UNCHANGED)
     if not len(take):
         return result
+    refuse_decided(engine, names, rows, spec, param, np.intersect1d(take, known))
     for row in rows[np.intersect1d(take, known)].tolist():
         skip_paused(engine, row)
     following, cursor, state = first_next(engine, rows, spec, param, paused)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .state import State
 
 PAGE_MAX: Final = 1_000
+POSITION_MAX: Final = 2**63
 DEAD_LIST: Final = 2
 
 
@@ -107,7 +108,7 @@ def jobs_page(state: State, args: dict[str, Any]) -> dict[str, Any]:
     start, limit = _page(args)
     found: list[dict[str, Any]] = []
     while True:
-        rows = state.jobs.slots(start, PAGE_MAX)
+        rows = state.jobs.slots(min(start, 2**32 - 1), PAGE_MAX)
         if not rows:
             return {"columns": as_columns(found), "after": None}
         array = np.array(rows, np.uint32)
@@ -133,7 +134,7 @@ def _page(args: dict[str, Any]) -> tuple[int, int]:
     start, limit = args.get("after"), args.get("limit")
     start = 0 if start is None else start
     limit = PAGE_MAX if limit is None else limit
-    if not isinstance(start, int) or isinstance(start, bool) or start < 0 or not isinstance(limit, int) or limit < 1:
+    if not isinstance(start, int) or isinstance(start, bool) or not 0 <= start < POSITION_MAX or not isinstance(limit, int) or limit < 1:
         raise InvalidArgumentError("after is a position from the page before, limit a whole number from 1 on")
     return start, min(limit, PAGE_MAX)
 
@@ -143,13 +144,15 @@ def dead_page(state: State, args: dict[str, Any], running: dict[int, int]) -> di
     start, limit = _page(args)
     match = _glob(args, "match") or "*"
     rows = state.runs.peek(DEAD_LIST, 2**31)
+    # By place in the list, which stays when others leave it: whoever discards while reading misses none.
+    orders = state.runs.gather(rows)["order"]
     found = []
-    for i in range(start, len(rows)):
+    for i in range(int(np.searchsorted(orders, np.uint64(start), "right")), len(rows)):
         shown = run(state, int(rows[i]), running)
         if fnmatchcase(shown["job"], match):
             found.append(shown)
         if len(found) == limit:
-            return {"columns": as_columns(found), "after": i + 1}
+            return {"columns": as_columns(found), "after": int(orders[i])}
     return {"columns": as_columns(found), "after": None}
 
 

@@ -184,6 +184,7 @@ _SCHEMA: Final = {
     "FORGET": (15, "rid+ key+ job*"),
     "CLOCK": (16, "at job* cursor* next* state* blocked_job* blocked_at*"),
     "ASK_CANCEL": (17, "at run*"),
+    "ANNOUNCE": (18, "at tasks"),
 }
 KINDS: Final[dict[str, int]] = {name: number for name, (number, _) in _SCHEMA.items()}
 NAMES: Final[dict[int, str]] = {number: name for name, number in KINDS.items()}

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from . import protocol, reads, workers
 from .clock import Clock, WallTimer
 from .connections import HALF_FRAME_US, Connection, Listener, out_of_descriptors, peer_uid
-from .errors import StorageFullError, UnavailableError, WheelschedError
+from .errors import InternalError, StorageFullError, UnavailableError, WheelschedError
 from .lags import Histogram
 from .model import NEVER, US, Outcome
 from .protocol import MUTATING, Request
@@ -335,6 +335,10 @@ class Server:
             return protocol.encode_ok(request.id, self._answer(request.verb, request.args))
         except WheelschedError as e:
             return protocol.encode_error(request.id, e)
+        except (AssertionError, KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError) as e:
+            # A reader's bug changes nothing, so it ends its own request only.
+            self._log(f"bug: {request.verb}: {type(e).__name__}: {e}")
+            return protocol.encode_error(request.id, InternalError(f"{type(e).__name__}: {e}"))
 
     def _answer(self, verb: str, args: dict[str, Any]) -> Any:
         state = self.engine.state

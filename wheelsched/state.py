@@ -100,6 +100,7 @@ class State:
         self.lines: dict[tuple[str, int, str, str], int] = {}  # (queue, priority, namespace, task) -> list of runs
         self.workers: dict[int, Worker] = {}
         self.notes: dict[int, str] = {}
+        self.announced: dict[str, dict[str, Any]] = {}  # task -> its decorator's values, as a worker last told them
         self.keys: dict[bytes, Key] = {}
         self.replies: OrderedDict[bytes, tuple[int, bytes]] = OrderedDict()  # rid -> (when, encoded reply)
 
@@ -240,6 +241,9 @@ class State:
     def _ask_cancel(self, f: dict[str, Any]) -> None:
         self.runs.ask_cancel(f["run"])
 
+    def _announce(self, f: dict[str, Any]) -> None:
+        self.announced.update(f["tasks"])
+
     # Questions
 
     def next_token(self) -> int:
@@ -267,6 +271,7 @@ class State:
                 "order": self.runs.order,
                 "specs": [self.specs[i] for i in range(len(self.specs))],
                 "workers": [[i, w.name, w.kind, w.generation] for i, w in sorted(self.workers.items())],
+                "announced": [[task, _ordered(options)] for task, options in sorted(self.announced.items())],
                 "notes": sorted(self.notes.items()),
                 "keys": [[k, v.run_id, v.at_us] for k, v in sorted(self.keys.items())],
                 "replies": [[rid, at, reply] for rid, (at, reply) in self.replies.items()],
@@ -331,6 +336,7 @@ class State:
             self._add_spec(spec, wire)
         for i, name, kind, generation in small["workers"]:
             self.workers[i] = Worker(name, kind, generation, self.runs.new_list())
+        self.announced = dict(small["announced"])
         self.notes = dict(small["notes"])
         self.keys = {k: Key(run_id, at) for k, run_id, at in small["keys"]}
         self.replies = OrderedDict((rid, (at, reply)) for rid, at, reply in small["replies"])

@@ -310,6 +310,10 @@ class JobInfo(_Raw):
             out[name] = getattr(self, name)
         for name in ("next_at", "cursor", "created_at", "updated_at"):
             out[name] = rfc3339(getattr(self, name))
+        kind = self._raw["spec"]["schedule"]["kind"]  # the instant is the job's own, and not in the shared spec
+        if kind in ("at", "every"):
+            schedule: Any = self.schedule
+            out |= {"at": rfc3339(schedule.instant)} if kind == "at" else {"anchor": rfc3339(schedule.anchor)}
         return {**out, "args": plain(self.args), "kwargs": plain(self.kwargs)}
 
     def __repr__(self) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from . import protocol
 from .definition import check_announced
 from .errors import FailedPreconditionError, InvalidArgumentError
-from .model import BATCH_MAX, HEARTBEAT_US, LEASE_US, NEVER, OUTPUT_MAX, Event, JobState, Outcome, parse_task_name
+from .model import BATCH_MAX, HEARTBEAT_US, INSTANT_MAX_US, LEASE_US, NEVER, OUTPUT_MAX, Event, JobState, Outcome, parse_task_name
 from .turn import WorkerGone
 
 if TYPE_CHECKING:
@@ -81,13 +81,16 @@ def hello(engine: Engine, cmd: Incoming) -> bytes:
         tasks = args.get("tasks")
         if not isinstance(tasks, dict) or len(tasks) > 10_000 or not all(isinstance(v, dict) for v in tasks.values()):
             raise InvalidArgumentError("hello: tasks is a map of task names to the options of their decorators")
+        checked = {parse_task_name(task): check_announced(options) for task, options in tasks.items()}
         if session is None:
             add_worker(engine, cmd.conn, name, "external", cmd.uid)
             session = engine.sessions[cmd.conn]
             session.lease_until_us = engine.now.mono_us + LEASE_US
-        checked = {parse_task_name(task): check_announced(options) for task, options in tasks.items()}
         session.tasks = frozenset(checked)
-        engine.announced.update(checked)
+        # Durable: a put just after a restart must resolve to what it resolved to before, though no worker has said hello yet.
+        news = {task: options for task, options in checked.items() if engine.state.announced.get(task) != options}
+        if news:
+            engine.record("ANNOUNCE", {"at": engine.now.wall_us, "tasks": news})
     elif session is None:
         session = engine.sessions[cmd.conn] = Session(cmd.conn, cmd.uid, name=name)
     result = {
@@ -211,6 +214,9 @@ def finish(engine: Engine, cmd: Incoming) -> bytes:
     outcome, started, ended = column(args, "outcome", "u1", n), column(args, "started_us", "<i8", n), column(args, "ended_us", "<i8", n)
     if n and not (int(outcome.min()) >= 1 and int(outcome.max()) <= Outcome.NOT_STARTED):
         raise InvalidArgumentError("finish: outcome is a number from 1 to 7")
+    for name, times in (("started_us", started), ("ended_us", ended)):
+        if n and not (int(times.min()) >= 0 and int(times.max()) <= INSTANT_MAX_US):
+            raise InvalidArgumentError(f"finish: {name} is in microseconds since 1970, up to the year 9999")
     results: dict[int, bytes] = {}
     sparse = args.get("result", [])
     if not isinstance(sparse, list):

@@ -94,9 +94,10 @@ def list_(match: str | None, job: str | None, **flags: Any) -> None:
     sh = shell()
     if match is not None and job is not None:
         raise click.UsageError("give the job as the argument or as --job, not both")
-    runs = sh.client.runs(
-        job or match, flags["state"], flags["since"], flags["until"], skipped=flags["skipped"], limit=flags["limit"] or None
-    )
+    if flags["skipped"] and flags["state"] not in (None, "skipped"):
+        raise click.UsageError("give --skipped or --state, not both")
+    state = "skipped" if flags["skipped"] else flags["state"]
+    runs = sh.client.runs(job or match, state, flags["since"], flags["until"], skipped=flags["skipped"], limit=flags["limit"] or None)
     show_runs(sh, runs, "no runs")
 
 

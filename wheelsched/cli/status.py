@@ -23,6 +23,11 @@ def status() -> None:
     show_one(sh, stats, lambda: _page(stats))
 
 
+def counted(n: int, noun: str) -> str:
+    """`1 run`, `2,000 runs`."""
+    return f"{number(n)} {noun}{'' if n == 1 else 's'}"
+
+
 def lag_line(lag: dict[str, Any]) -> str:
     """`p50 0.4 ms, p99 1.2 ms, p99.9 3 ms, max 5 ms`."""
     names = {"p50": "p50", "p99": "p99", "p999": "p99.9", "max": "max"}
@@ -38,21 +43,21 @@ def _page(s: dict[str, Any]) -> Iterator[str]:
         ("clock", f"{now:%Y-%m-%d %H:%M:%S}Z" + (f", set off by {span(offset / 1e6)} (--clock-offset)" if offset else "")),
         ("state", "; ".join(troubles(s)) or "all is well"),
         ("jobs", number(s["jobs"])),
-        ("runs", f"{number(s['queued'])} queued, {number(s['leased'])} leased, {number(s['runs'])} not yet in the history"),
+        ("runs", f"{number(s['queued'])} queued, {number(s['leased'])} leased, {number(s['runs'])} in memory"),
         ("dead letters", number(s["dead_letters"])),
         ("counted", ", ".join(f"{n} {number(v)}" for n, v in s["counters"].items() if v) or "nothing yet"),
     ])
     lags = {n: lag for n, lag in s["lag_ms"].items() if lag.get("count")}
     if lags:
         yield from ("", "lag behind the scheduled time")
-        yield from _indented([(n, f"{lag_line(lag)}  ({number(lag['count'])} runs)") for n, lag in lags.items()])
+        yield from _indented([(n, f"{lag_line(lag)}  ({counted(lag['count'], 'run')})") for n, lag in lags.items()])
     yield from ("", "queues")
     yield from _indented([(n, f"{number(q['queued'])} queued") for n, q in sorted(s["queues"].items())])
     yield from ("", "workers")
     yield from _indented([(w["id"], f"{w['kind']}, {number(w['leased'])} leased") for w in s["workers"]])
     if s["unserved_tasks"]:
         yield from ("", "tasks that no worker serves")
-        yield from _indented([(t, f"{number(n)} runs wait") for t, n in sorted(s["unserved_tasks"].items())])
+        yield from _indented([(t, f"waiting: {counted(n, 'run')}") for t, n in sorted(s["unserved_tasks"].items())])
     store, used = s["storage"], s["bytes"]
     yield ""
     yield from pairs([
