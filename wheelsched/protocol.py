@@ -11,7 +11,7 @@ over `ITEMS_MAX` and extension types other than the timestamp in payloads are re
 
 Requests may be pipelined; replies come in the order in which requests are decided (`wait` and `lease` answer when they can,
 so later requests may overtake them). A frame that can't be decoded is answered with an error of id 0 and the
-connection is closed. The first request is `hello`; others before it are refused.
+connection is closed. A connection begins with `hello`: a worker must, a client learns versions and limits by it.
 
 Codes: invalid_argument not_found already_exists failed_precondition permission_denied resource_exhausted storage_full
 unavailable deadline_exceeded fenced unimplemented internal.

@@ -97,7 +97,7 @@ def as_columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
 
 
 def jobs_page(state: State, args: dict[str, Any]) -> dict[str, Any]:
-    """A page of jobs in order of their rows; every state but deleted unless one is named."""
+    """A page of jobs in order of their rows; every state, deleted ones too, unless one is named."""
     match, wanted = _glob(args, "match"), args.get("state")
     number = None
     if wanted is not None:
