@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
+import click
 import pytest
 from click.testing import CliRunner
 from hypothesis import example, given
@@ -111,3 +112,24 @@ def test_small_things_of_tables(capsys):
     with Progress("work", 10) as bar:
         bar.step(5)
     assert capsys.readouterr() == ("", ""), "no bar where stderr is no terminal"
+
+
+def test_a_command_without_its_words_is_a_usage_error():
+    from wheelsched.cli.policies import call
+
+    with pytest.raises(click.UsageError, match="missing"):
+        call("command", None, None)
+    assert call("command", None, None, ("echo",)).args == (["echo"],)
+
+
+def test_what_a_task_says_moves_no_cursor_and_breaks_no_json(capsys):
+    from wheelsched.cli.output import to_json
+    from wheelsched.cli.shell import say
+    from wheelsched.views import plain
+
+    say("run failed: \x1b[2J\0 oops\nsecond line")
+    err = capsys.readouterr().err
+    assert "\x1b" not in err
+    assert "\0" not in err
+    assert err.endswith("second line\n")
+    assert to_json(plain([float("nan"), float("-inf"), 1.5])) == '["nan","-inf",1.5]'

@@ -6,6 +6,7 @@ Instants are aware datetimes in UTC with microseconds; None stands for "not yet"
 from __future__ import annotations
 
 import base64
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -38,7 +39,9 @@ def rfc3339(value: datetime | None) -> str | None:
 
 
 def plain(value: Any) -> Any:
-    """A payload value as JSON has it: datetimes as RFC 3339 text, bytes as base64 text."""
+    """A payload value as JSON has it: datetimes as RFC 3339 text, bytes as base64 text, NaN and infinities as text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     if isinstance(value, datetime):
         return rfc3339(value)
     if isinstance(value, bytes | bytearray | memoryview):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from .shell import clean
 from .times import DST_LEGEND
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def show_many(
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], empty: str = "none") -> None:
     """Aligned columns, two spaces between them. Numbers are right-aligned when the head ends with a `#`."""
     waiting = iter(rows)
-    first = [[_clean(c) for c in row] for row in islice(waiting, _MEASURED)]
+    first = [[clean(c) for c in row] for row in islice(waiting, _MEASURED)]
     if not first:
         click.echo(empty, err=True)
         return
@@ -75,7 +76,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], empty: str = "non
         return "  ".join(parts).rstrip()
 
     click.echo(line(titles))
-    for row in chain(first, ([_clean(c) for c in row] for row in waiting)):
+    for row in chain(first, ([clean(c) for c in row] for row in waiting)):
         click.echo(line(row))
 
 
@@ -85,15 +86,11 @@ def pairs(rows: Iterable[tuple[str, str]]) -> list[str]:
     width = max((len(name) for name, _ in known), default=0)
     out = []
     for name, value in known:
-        head, *rest = [_clean(line) for line in value.splitlines()] or [""]
+        head, *rest = [clean(line) for line in value.splitlines()] or [""]
         out.append(f"{name.ljust(width)}  {head}")
         out += [" " * (width + 2) + line for line in rest]
     return out
 
-
-def _clean(text: str) -> str:
-    """Nothing that moves the cursor or colours the terminal: what others stored is shown here."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def cut(text: str, width: int) -> str:

@@ -101,6 +101,8 @@ def call(task: str, args: str | None, kwargs: str | None, argv: tuple[str, ...] 
         if task != "command" or args is not None or kwargs is not None:
             raise click.UsageError("words behind the task go with `command -- ARGV...` alone; a task's arguments are --args and --kwargs")
         return Command(list(argv))
+    if task == "command" and args is None and kwargs is None:
+        raise click.UsageError("command: the words to run are missing; write `command -- ARGV...`")
     return Call(task, *_json(args, "--args", list), **{str(k): v for k, v in _json(kwargs, "--kwargs", dict).items()})
 
 

@@ -74,9 +74,14 @@ def shell() -> Shell:
     return click.get_current_context().find_root().ensure_object(Shell)
 
 
+def clean(text: str) -> str:
+    """Nothing that moves the cursor or colours the terminal: what others stored is shown here."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 def say(message: str) -> None:
     """A message for the person at the terminal; never data."""
-    click.echo(f"wheelsched: {message}", err=True)
+    click.echo("wheelsched: " + "\n".join(clean(line) for line in message.split("\n")), err=True)
 
 
 def _store(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
