@@ -64,7 +64,8 @@ class Server:
         self.workers_ready = False  # some executor has said hello
         self.again = False
         self.wake_mono_us = 0
-        self.started_us = clock.now().mono_us
+        self.now = clock.now()
+        self.started_us = self.now.mono_us
         engine.instance = secrets.token_bytes(16)
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
@@ -102,6 +103,7 @@ class Server:
         """End the pool; what it was in is interrupted. Then the last commit, and the socket goes."""
         for worker, started in self.pool.stop().items():
             self._lose(worker, started, Outcome.INTERRUPTED, "interrupted: the server was stopped")
+        self.now = self.clock.look()[0]
         self._step()
         while self.outbox:
             select.select([self.keeper.fileno()], [], [])
@@ -146,6 +148,7 @@ class Server:
 
     def _gather(self, events: list[tuple[int, int]]) -> None:
         now, step, slept = self.clock.look()
+        self.now = now  # the step decides by this reading: a clock set in between is judged as a step first, in the next turn
         if step > 0 or slept:
             self.engine.missed_before_us = now.wall_us
             self._log(f"the clock went {(step + slept) / US:.1f} s ahead: what was due meanwhile is a misfire")
@@ -165,8 +168,7 @@ class Server:
         self._tidy_connections(now.mono_us)
 
     def _step(self) -> None:
-        now = self.clock.now()
-        engine = self.engine
+        now, engine = self.now, self.engine
         inputs, self.inputs = self.inputs, []
         lookups: list[tuple[Connection, Request]] = []
         full = self.keeper.full(now.mono_us)
