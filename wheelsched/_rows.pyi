@@ -18,7 +18,5 @@ class Rows:
         """Start a snapshot of this instant; one at a time."""
     def copy_next(self, limit: int) -> list[tuple[int, bytes]]:
         """(chunk, bytes) pieces of about `limit` bytes; empty when the snapshot is complete."""
-    def copy_cancel(self) -> None:
-        """Drop a snapshot that is under way."""
     def slots(self, start: int = 0, limit: int = 0xFFFFFFFF) -> list[int]:
         """Rows in use from `start` on, ascending, at most `limit`."""

@@ -138,11 +138,6 @@ cdef class Rows:
             self.copying = False
         return out
 
-    def copy_cancel(self):
-        """Drop a snapshot that is under way."""
-        self.copying = False
-        self.copies.clear()
-
     def slots(self, uint32_t start=0, uint32_t limit=0xFFFFFFFF):
         """Numbers of the rows in use from `start` on, ascending, at most `limit`: list of int."""
         out = []

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from . import history, records
+from . import history
 from .clock import Clock
 from .connections import Listener
 from .cron import Zones
@@ -19,16 +19,16 @@ from .journal import LmdbJournal
 from .keeper import Keeper
 from .model import CLOCK_STEP_US, US, Outcome
 from .pool import Pool, kill_former_generation
-from .server import Server
-from .state import State
+from .server import EXIT_CONFIG, Server
+from .state import recover
 from .turn import ClockBack, WorkerGone
 from .zonedata import VERSION as ZONE_VERSION
 from .zonedata import load_zone
 
 if TYPE_CHECKING:
     from .config import Config
+    from .state import State
 
-EXIT_CONFIG: Final = 78
 EXIT_LOCKED: Final = 75
 EXIT_DAMAGED: Final = 65
 CLOCK_WAIT_US: Final = 600 * US
@@ -43,23 +43,6 @@ def say(message: str) -> None:
 def boot_id() -> str:
     """The kernel's random id of this boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-
-
-def recover(journal: LmdbJournal) -> State:
-    """The state at the end of the journal: the snapshot, then every record after it. CorruptJournalError for damage."""
-    snapshot = journal.snapshot()
-    if snapshot is None:
-        state = State()
-    else:
-        position, pieces = snapshot
-        state = State.load(pieces)
-        if state.meta.seq != position:
-            raise CorruptJournalError(f"the snapshot is of record {state.meta.seq}, its place says {position}")
-    for seq, body in journal.replay(state.meta.seq):
-        kind, fields = records.decode(body)
-        state.apply(kind, fields)
-        assert state.meta.seq == seq
-    return state
 
 
 def open_offline(directory: str) -> State:

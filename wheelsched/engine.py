@@ -13,7 +13,7 @@ import numpy as np
 
 from . import arguments, commands, protocol, reads, records, run_commands, workers
 from ._wheel import Wheel
-from .errors import InternalError, InvalidArgumentError, UnimplementedError, WheelschedError
+from .errors import InternalError, UnimplementedError, WheelschedError
 from .misfire import as_columns, catch_up
 from .model import (
     BATCH_MAX,
@@ -382,10 +382,6 @@ class Engine:
     def _open(self, run_id: bytes) -> bool:
         row = self.state.find_run(run_id)
         return row is not None and self.state.runs.gather(np.array([row], np.uint32))["state"][0] <= RunState.RETRY_WAIT
-
-    def refuse(self, conn: int, request_id: int, message: str) -> None:
-        """Answer a request that could not even be parsed."""
-        self.reply(conn, protocol.encode_error(request_id, InvalidArgumentError(message)))
 
 
 def ceil_ms(us: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from .errors import CorruptJournalError
 from .reads import RunFilter, as_columns, run, run_fields, select_runs
-from .records import Blobs, decode_blobs, decode_column, encode_blobs, encode_column
+from .records import decode_blobs, decode_column, encode_blobs, encode_column
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -162,4 +162,4 @@ def runs_page(
     return {"columns": as_columns(found), "after": None}
 
 
-__all__ = ["Blobs", "Block", "pack", "runs_page"]
+__all__ = ["Block", "pack", "runs_page"]
