@@ -15,7 +15,8 @@ from cronsim import CronSim, CronSimError
 
 from wheelsched.cron import Zones, parse
 from wheelsched.errors import ScheduleError
-from wheelsched.schedule import Cron, ScheduleTable
+from wheelsched.schedule import Cron, Every
+from wheelsched.schedules import ScheduleTable
 from wheelsched.zonedata import load_zone
 
 NAME = "cron"
@@ -88,6 +89,26 @@ def bulk(
     return rows, draw
 
 
+def counting(rounds: int) -> list[dict[str, Any]]:
+    """Counting what a long outage missed, and what the due path asks about changes of the clock."""
+    table = ScheduleTable(Zones(load_zone))
+    until = int(datetime(2026, 3, 1, tzinfo=UTC).timestamp()) * 1_000_000
+    after = until - 100_000_000 * 1_000_000
+    second = table.compile(Cron("* * * * * *", "Europe/Berlin").to_wire(), "x")
+    begin = datetime(2020, 1, 1, tzinfo=UTC)
+    members = [Cron("* * * * * *", "Europe/Berlin"), Cron("0 9 * * *", "America/New_York"), Every("1500ms", begin)]
+    of = [{"schedule": member.to_wire(), "param_us": member.param_us()} for member in members]
+    union = table.compile({"kind": "union", "of": of}, "x")
+    daily = table.compile(Cron("30 2 * * *", "Europe/Berlin").to_wire(), "x")
+    many, day_us = range(1_000), 86_400_000_000
+    return [
+        row("count 100M occurrences", timed(lambda: table.count_between(*second, 0, after, until, 2**32 - 1), 1, rounds), 1),
+        row("count 100M of a union of three", timed(lambda: table.count_between(*union, 0, after, until, 2**32 - 1), 1, rounds), 1),
+        row("quiet", timed(lambda: [table.quiet(*daily, until) for _ in many], len(many), rounds), len(many)),
+        row("dropped, one day", timed(lambda: [table.dropped(*daily, 0, until - day_us, until) for _ in many], 1_000, rounds), 1_000),
+    ]
+
+
 def peers(draw: list[tuple[str, str]], n: int) -> list[dict[str, Any]]:
     """croniter and cronsim on the same draw, where they take the expression."""
     start = datetime(2026, 3, 1, tzinfo=UTC)
@@ -131,6 +152,7 @@ def run(smoke: bool = False) -> list[dict[str, Any]]:
     texts, weights, refused = corpus()
     rows, draw = bulk(texts, weights, 2_000 if smoke else 1_000_000, rng)
     rows += parsing(texts, 1 if smoke else ROUNDS)
+    rows += counting(1 if smoke else ROUNDS)
     beside = peers(draw, 50 if smoke else 2_000)
     rows += beside
     rows.append(row("croniter / next_many", beside[0]["value"] / rows[0]["value"], 1, "ratio"))

@@ -45,11 +45,11 @@ class Scripted:
         self.executor = self.pool.spawn(self.worker)
         self.connection = Connection(self.worker, self.executor.sock, os.getuid(), trusted=True)
 
-    def give(self, task, *args, timeout_us=HOUR_US, **kwargs):
+    def give(self, task, *args, timeout_us=HOUR_US, beside=None, **kwargs):
         """One run; its token."""
         token = self.next_token
         self.next_token += 1
-        self.queue.append((token, task, timeout_us, msgpack.packb([list(args), kwargs], datetime=True)))
+        self.queue.append((token, task, timeout_us, msgpack.packb([list(args), kwargs, *([beside] if beside else [])], datetime=True)))
         return token
 
     def give_many(self, n, task, *args, timeout_us=HOUR_US):

@@ -18,68 +18,45 @@ import numpy as np
 if __package__:  # python -m tests.sim: the neighbours are found as in a test run
     sys.path.insert(0, str(Path(__file__).parent))
 
-from sim_world import TASKS, US, World
+from sim_definitions import ATTEMPTS_MAX, NAMES, TASKS, Definitions
+from sim_time import TimeActions
+from sim_world import US, World
 
-from wheelsched import Call, Catchup, Cron, Every, Overlap, Retry, records
+from wheelsched import Call, Retry, records
 from wheelsched.definition import given_from_api
-from wheelsched.model import MS, RunState, to_datetime
+from wheelsched.model import MS, RunState
 from wheelsched.protocol import encode_payload
-from wheelsched.schedule import At, Manual
 from wheelsched.state import State
 from wheelsched.turn import ClockBack
 
-NAMES = ("default/a", "default/b", "default/c", "default/d", "team/e", "team/f")
-ATTEMPTS_MAX = 3
 
-
-class Actor:
+class Actor(TimeActions):
     """Draws what happens next."""
 
     def __init__(self, seed, **options):
         self.world = World(seed, **options)
         self.rng = self.world.rng
-        actions = [name[4:] for name in dir(self) if name.startswith("act_")]
+        self.definitions = Definitions(self.world)
+        self.batches = 0
+        actions = [name for name in dir(self) if name.startswith("act_")]
         chosen = [a for a in actions if self.rng.random() < 0.75]
         self.weights = {a: self.rng.choice([1, 2, 5]) for a in chosen}
-        self.weights |= {"put": 4, "time": 12, "lease": 8, "report": 8, "enter": 8, "spawn": 2}
+        self.weights |= {f"act_{a}": n for a, n in {"put": 6, "time": 12, "lease": 8, "report": 8, "enter": 8, "spawn": 2}.items()}
         self.calm = self.rng.random() < 0.3  # no clock steps: the strict form of the judge's checks
         if self.calm:
-            self.weights.pop("clock_back", None)
-            self.weights.pop("reboot_back", None)
+            self.weights.pop("act_clock_back", None)
+            self.weights.pop("act_reboot_back", None)
 
     def run(self, actions):
         """So many actions, then the quiet, then the verdict."""
         names, weights = list(self.weights), list(self.weights.values())
         for _ in range(actions):
-            getattr(self, "act_" + self.rng.choices(names, weights)[0])()
+            getattr(self, self.rng.choices(names, weights)[0])()
             if self.rng.random() < 0.6:
                 self.world.step()
             if self.rng.random() < 0.5 or len(self.world.outbox) >= 8:
                 self.world.sync(self.rng.choice([1, 2, None]))
         self.quiet()
-
-    # Definitions
-
-    def given(self, name):
-        r = self.rng
-        now = self.world.wall_us
-        policies = {"retry": Retry(r.randint(1, ATTEMPTS_MAX), r.choice([0, "1s", "30s"]))}
-        if r.random() < 0.5:
-            policies["overlap"] = r.choice(["skip", "allow", "buffer_one", Overlap("buffer_all", 2), Overlap("allow", 2)])
-        if r.random() < 0.6:
-            policies["catchup"] = r.choice(["latest", "earliest", "skip", "all", Catchup("all", "2m", 3), Catchup("latest", "1m")])
-        if r.random() < 0.15:
-            policies["max_runs"] = r.randint(1, 4)
-        if r.random() < 0.1:
-            policies["start"] = to_datetime(now + r.randint(-100, 100) * US)
-        if r.random() < 0.1:
-            policies["end"] = to_datetime(now + r.randint(200, 1_000) * US)
-        policies["priority"] = r.choice([5, 5, 9])
-        schedule = r.choice([
-            Every("7s"), Every("10s"), Every("60s"), Every(r.randint(5, 100)), Cron("* * * * *"), Cron("*/2 * * * *"),
-            Cron("*/15 * * * * *"), Cron("H * * * *"), At(to_datetime(now + r.randint(-20, 200) * US)), Manual(),
-        ])
-        return given_from_api(Call(r.choice(TASKS)), schedule, policies)
 
     def payload(self):
         return encode_payload((self.rng.randint(0, 2),), {})
@@ -88,14 +65,14 @@ class Actor:
 
     def act_put(self):
         name = self.rng.choice(NAMES)
-        given, param_us = self.given(name)
+        given, param_us = self.definitions.given(name)
         paused = self.rng.choice([None, None, None, True, False])
         self.world.command("put", {"name": name, "given": given, "param_us": param_us, "payload": self.payload(), "paused": paused,
                                    "note": self.rng.choice(["", "n"]), "version": self.rng.choice([None, None, None, 0, 1])})
 
     def act_put_many(self):
         names = self.rng.sample(NAMES, self.rng.randint(1, 4))
-        pairs = [self.given(n) for n in names]
+        pairs = [self.definitions.given(n) for n in names]
         self.world.command("put_many", {
             "given": [g for g, _ in pairs], "names": names, "payload": [self.payload() for _ in names],
             "which": b"".join(i.to_bytes(4, "little") for i in range(len(names))),
@@ -245,6 +222,7 @@ class Actor:
         for worker in list(w.workers):
             if worker.kind == "external":
                 w.die(worker, proof=False)
+        w.command("release", {})
         if not w.workers:
             w.spawn("pool")
         for _ in range(400):

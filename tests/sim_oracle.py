@@ -1,205 +1,225 @@
-"""The judge of the simulated world: reads durable records only, and knows schedules by plain arithmetic and `Schedule.next`.
-
-It shares no code with the engine's due path: which occurrences a job owes follows from its definition, from when it was put,
-paused, resumed and deleted, and from the clock.
+"""The dumb scheduler: nominal times of a definition by looking at every minute of a day through zoneinfo, and at every wall minute that a
+gap skipped. Calendars in plain Python. It shares no code with the engine's due path, and none with `_cron`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
+from io import BytesIO
+from zoneinfo import ZoneInfo
 
-from wheelsched import records
-from wheelsched.model import NEVER, REQUEST_TTL_US, JobState, Reason, RunState
+from cron_brute import Expression
+
+from wheelsched.model import NEVER
 from wheelsched.schedule import schedule_from_wire
-from wheelsched.state import State
+from wheelsched.zonedata import load_zone
 
-DAY_US = 86_400_000_000
+US = 1_000_000
+MINUTE_US = 60 * US
+DAY_US = 86_400 * US
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+WEEK = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+CORRECTION_US = 3 * 3_600 * US  # jumps from here on are corrections of the clock: nothing is made up for them
+LOOK_US = 40 * DAY_US  # how far `next` looks
+
+# Version z2 of the zone data: these countries gave their summer time up, or took another offset.
+CHANGED = {"Europe/Berlin": "Africa/Algiers", "America/New_York": "America/Halifax", "Australia/Lord_Howe": "Australia/Brisbane"}
 
 
-def occurrences(wire, param, after, until):
-    """Nominal times of a definition in (after, until], ascending; the dumbest way there is."""
-    after = max(after, -1 if wire["start_us"] is None else wire["start_us"] - 1)
-    until = min(until, NEVER - 1 if wire["end_us"] is None else wire["end_us"])
-    schedule = wire["schedule"]
-    if schedule["kind"] == "manual" or after >= until:
-        return []
-    if schedule["kind"] == "at":
-        return [param] if after < param <= until else []
-    if schedule["kind"] == "every":
-        every, at, out = schedule["every_us"], param + schedule["every_us"], []
-        if at <= after:
-            at += (after - at) // every * every
-        while at <= until:
-            if at > after:
-                out.append(at)
-            at += every
-        return out
+def zone_data(name, version):
+    """TZif bytes of a zone in a version of the zone data: z1 (as they are) or z2."""
+    return load_zone(CHANGED.get(name, name) if version == "z2" else name)
+
+
+@lru_cache(maxsize=None)
+def zone(name, version):
+    """The same for datetimes."""
+    return ZoneInfo.from_file(BytesIO(zone_data(name, version)), key=name)
+
+
+def local(us, name, version):
+    """Wall clock of an instant."""
+    return (EPOCH + timedelta(microseconds=us)).astimezone(zone(name, version))
+
+
+def instant(moment):
+    """Microseconds since the epoch of an aware datetime."""
+    return (moment.astimezone(UTC) - EPOCH) // timedelta(microseconds=1)
+
+
+@lru_cache(maxsize=1_000)
+def minutes_of(name, version, day):
+    """Every minute of a UTC day: (instant, wall, first, second) where the same wall minute is at `first` and at `second`."""
+    tz = zone(name, version)
     out = []
-    cron = replace(schedule_from_wire(schedule), hash_id=wire.get("hash_id"))
-    at = EPOCH + timedelta(microseconds=after)
-    while True:
-        batch = cron.next(at, 50)
-        for moment in batch:
-            us = (moment - EPOCH) // timedelta(microseconds=1)
-            if us > until:
-                return out
-            out.append(us)
-        if len(batch) < 50:
-            return out
-        at = batch[-1]
+    for us in range(day * DAY_US, (day + 1) * DAY_US, MINUTE_US):
+        wall = (EPOCH + timedelta(microseconds=us)).astimezone(tz)
+        out.append((us, wall, instant(wall.replace(fold=0)), instant(wall.replace(fold=1))))
+    return out
 
 
-@dataclass
-class Watched:
-    """One job as the records tell it."""
-
-    wire: dict | None = None
-    param: int = NEVER
-    state: int = 0
-    after: int = -1  # what is owed begins after this instant
-    cursor: int = -1
-    owed: set = field(default_factory=set)
-    cover: Counter = field(default_factory=Counter)
-    runs: Counter = field(default_factory=Counter)
-    fired: int = 0
-
-    def close(self, until):
-        """What was owed up to now; a paused job owes an answer too, a paused one-time job only when it is resumed."""
-        if self.wire is None or self.state not in (JobState.ACTIVE, JobState.PAUSED):
-            return
-        if self.state == JobState.PAUSED and self.wire["schedule"]["kind"] == "at":
-            return
-        self.owed.update(occurrences(self.wire, self.param, self.after, until))
+@lru_cache(maxsize=1_000)
+def gaps_of(name, version, day):
+    """Jumps of the wall clock in the day and the hours before it: (instant after it, size, wall minutes that it skipped)."""
+    out, last = [], None
+    for before in (day - 1, day):
+        for us, wall, _, _ in minutes_of(name, version, before):
+            offset = wall.utcoffset() // timedelta(microseconds=1)
+            if last is not None and offset > last:
+                first = wall.replace(tzinfo=None) - timedelta(microseconds=offset - last)
+                out.append((us, offset - last, [first + timedelta(minutes=i) for i in range((offset - last) // MINUTE_US)]))
+            last = offset
+    return out
 
 
-class Judge:
-    """Replays durable records and collects what is owed and what was decided."""
+@lru_cache(maxsize=20_000)
+def cron_day(expr, name, gap, overlap, version, day):
+    """(nominal times, {instant that a zone change took: reason}) of a cron expression within a UTC day."""
+    expression = Expression(expr)
+    days = {}
 
-    def __init__(self):
-        self.state = State()
-        self.jobs: dict[bytes, Watched] = {}
-        self.names: dict[int, bytes] = {}
-        self.back = False  # the clock went back: what was decided beyond it may be decided again
-        self.grants: Counter = Counter()  # run id -> attempts granted and not given back
-        self.redrives: Counter = Counter()
-        self.given_back: set[int] = set()  # tokens of attempts that were not spent
-        self.last_token = 0
-        self.forgotten: set[bytes] = set()  # request ids whose time was over
-        self.replied: dict[bytes, int] = {}  # request id -> when it was decided
+    def matches(wall):
+        if wall.minute not in expression.minutes or wall.hour not in expression.hours:
+            return False
+        d = wall.date()
+        if d not in days:
+            days[d] = expression.day_ok(d)
+        return days[d]
 
-    def feed(self, body):
-        """One durable record."""
-        kind, f = records.decode(body)
-        before = self.state
-        if kind == "GRANT":
-            assert f["token"] > self.last_token, f"token {f['token']} after {self.last_token}"
-            self.last_token = f["token"] + len(f["run"]) - 1
-        if kind == "GIVE_BACK":
-            self.given_back.update(self.state.runs.gather(f["run"])["token"].tolist())
-        if kind in ("GRANT", "GIVE_BACK"):
-            for run_id in self.ids(f["run"]):
-                self.grants[run_id] += 1 if kind == "GRANT" else -1
-        if kind == "RUNS" and f["event"] == 8:
-            for run_id in self.ids(f["run"]):
-                self.redrives[run_id] += 1
-        result = before.apply(kind, f)
-        handler = getattr(self, "_" + kind.lower(), None)
-        if handler:
-            handler(f, result)
-
-    def ids(self, rows):
-        """Run ids of rows of the table."""
-        joined = self.state.runs.ids(rows)
-        return [joined[i : i + 16] for i in range(0, len(joined), 16)]
-
-    def _put(self, f, rows):
-        for i, name in enumerate(f["name"]):
-            self.names[int(rows[i])] = name
-            job = self.jobs.setdefault(name, Watched())
-            job.close(f["at"])
-            job.wire, job.param = self.state.specs[int(f["spec"][i])], int(f["param"][i])
-            once = job.wire["schedule"]["kind"] == "at"
-            job.fired = 0 if job.state == JobState.DELETED else job.fired
-            job.after = int(f["cursor"][i]) if once else max(int(f["cursor"][i]), f["at"])
-            job.state, job.cursor = int(f["state"][i]), int(f["cursor"][i])
-
-    def _jobs(self, f, _):
-        for i, row in enumerate(f["job"].tolist()):
-            job = self.jobs[self.names[row]]
-            state = int(f["state"][i])
-            once = job.wire["schedule"]["kind"] == "at"
-            if job.state == JobState.PAUSED and state in (JobState.ACTIVE, JobState.FINISHED):
-                if once:
-                    job.after = job.cursor
-                if state == JobState.FINISHED:
-                    job.close(f["at"])
+    overlap = overlap or ("both" if expression.wild else "first")
+    grid, lost = set(), {}
+    for us, wall, first, second in minutes_of(name, version, day):
+        if matches(wall):
+            if first == second or overlap == "both" or us == (first if overlap == "first" else second):
+                grid.add(us)
             else:
-                job.close(f["at"])
-                job.after = max(job.cursor, job.after if once else f["at"])
-            job.state = state
+                lost[us] = "dst_overlap"
+    for jump, size, walls in gaps_of(name, version, day):
+        rule = gap or ("skip" if expression.wild or size >= CORRECTION_US else "run_after")
+        for i, wall in enumerate(walls):
+            shifted = jump + i * MINUTE_US  # the same distance after the gap as the wall time is into it
+            if matches(wall):
+                if rule == "skip":
+                    lost[shifted] = "dst_gap"
+                else:
+                    grid.add(jump if rule == "run_after" else shifted)
+    low, high = day * DAY_US, (day + 1) * DAY_US
+    within = [us for us in grid if low <= us < high]
+    spread = [us + s * US for us in within for s in expression.seconds]
+    gone = {us + s * US: why for us, why in lost.items() for s in expression.seconds if low <= us < high}
+    return tuple(sorted(spread)), gone
 
-    def _due(self, f, _):
-        finished = []
-        for i, row in enumerate(f["job"].tolist()):
-            job = self.jobs[self.names[row]]
-            nominal, state = int(f["nominal"][i]), int(f["state"][i])
-            job.cursor = int(f["cursor"][i])
-            if f["job_state"][i] != job.state:
-                assert f["job_state"][i] == JobState.FINISHED, "a due time only ever finishes a job"
-                job.close(job.cursor)
-                job.state = JobState.FINISHED
-                finished.append(job)
-            if state == 0:
-                assert job.runs[nominal] or self.back or not occurrences(job.wire, job.param, nominal - 1, nominal), "dropped silently"
-                continue
-            until = int(f["until"][i]) if state == RunState.SKIPPED else nominal
-            found = occurrences(job.wire, job.param, nominal - 1, until)
-            assert found, f"{nominal} is no occurrence of {job.wire['schedule']}"
-            if state == RunState.SKIPPED:
-                assert len(found) == f["count"][i], f"a range of {f['count'][i]} holds {len(found)}"
-                assert f["reason"][i] != Reason.NONE, "skipped without a reason"
-            else:
-                job.runs[nominal] += 1
-                job.fired += 1
-                assert job.runs[nominal] == 1, f"a second run record for {nominal}"
-                limit = job.wire["max_runs"]
-                assert limit is None or job.fired <= limit or self.back, "more runs than max_runs"
-            job.cover.update(found)
-        for job in finished:
-            limit = job.wire["max_runs"]
-            if limit is None or job.fired < limit:
-                assert not occurrences(job.wire, job.param, job.cursor, job.cursor + DAY_US), "finished too early"
 
-    def _clock(self, f, _):
-        self.back = True
-        for i, row in enumerate(f["job"].tolist()):
-            job = self.jobs[self.names[row]]
-            job.cursor = job.after = int(f["cursor"][i])
-            if job.state == JobState.PAUSED:  # when the pause began is not known on the new clock: it is judged from here
-                job.after = NEVER
-            job.state = int(f["state"][i])
+@lru_cache(maxsize=None)
+def unhashed(expr, hash_id):
+    """An expression whose minute is H, with the minute that the job's name gives."""
+    if not expr.startswith("H "):
+        return expr
+    cron = schedule_from_wire({"kind": "cron", "expr": expr, "tz": "UTC", "dst_gap": None, "dst_overlap": None, "day_or": True, "seconds": "first"})
+    from dataclasses import replace
 
-    def _reply(self, f, _):
-        first = self.replied.get(f["rid"])
-        assert first is None or self.back or f["at"] - first > REQUEST_TTL_US, "a repeated request was done twice"
-        self.replied[f["rid"]] = f["at"]
+    return f"{replace(cron, hash_id=hash_id).next(EPOCH, 1)[0].minute} {expr[2:]}"
 
-    def _forget(self, f, _):
-        self.forgotten.update(f["rid"])
-        for row in f["job"].tolist():
-            self.jobs.pop(self.names.pop(row))
 
-    def verdict(self, end_us):
-        """After the quiet: every owed occurrence has its disposition."""
-        for name, job in self.jobs.items():
-            if job.state == JobState.ACTIVE:
-                job.close(end_us)
-            for at in sorted(job.owed):
-                n = job.cover[at]
-                assert n, f"{name}: occurrence {at} disappeared; {job.wire['schedule']}"
-                assert n == 1 or self.back, f"{name}: occurrence {at} was decided {n} times"
-            extra = set(job.cover) - job.owed
-            assert not extra or self.back, f"{name}: {sorted(extra)[:5]} were decided but never owed"
+class Plan:
+    """What a definition says, under one version of the zone data."""
+
+    def __init__(self, wire, param, version):
+        self.wire, self.param, self.version = wire, param, version
+        self.start = -1 if wire["start_us"] is None else wire["start_us"]
+        self.end = NEVER if wire["end_us"] is None else wire["end_us"]
+        schedule = wire["schedule"]
+        self.parts = [(p["schedule"], p["param_us"]) for p in schedule["of"]] if schedule["kind"] == "union" else [(schedule, param)]
+
+    def _bounds(self, after, until):
+        return max(after, self.start - 1), min(until, self.end)
+
+    def grid(self, after, until):
+        """Nominal times in (after, until], ascending."""
+        after, until = self._bounds(after, until)
+        if after >= until:
+            return []
+        found = set()
+        for schedule, param in self.parts:
+            found.update(self._of(schedule, self.param if param == NEVER else param, after, until))
+        return sorted(found)
+
+    def _of(self, schedule, param, after, until):
+        kind = schedule["kind"]
+        if kind == "at" or schedule.get("after_completion"):
+            return [param] if after < param <= until else []
+        if kind == "every":
+            every = schedule["every_us"]
+            first = max(param + every, param + ((after - param) // every + 1) * every)
+            return range(first, until + 1, every)
+        return [us for day in self._days(after, until) for us in self._cron(schedule, day)[0] if after < us <= until] if kind == "cron" else []
+
+    def _days(self, after, until):
+        assert until - after < 200 * DAY_US, "the dumb scheduler looks at every minute"
+        return range((after + 1) // DAY_US, until // DAY_US + 1)
+
+    def _cron(self, schedule, day):
+        assert schedule["day_or"] and schedule["seconds"] == "first"
+        expr = unhashed(schedule["expr"], self.wire.get("hash_id"))
+        return cron_day(expr, schedule["tz"], schedule["dst_gap"], schedule["dst_overlap"], self.version, day)
+
+    def lost(self, after, until):
+        """{instant: reason} of wall times in (after, until] that a zone change took away and that are no nominal times."""
+        after, until = self._bounds(after, until)
+        found = {}
+        for schedule, _ in self.parts if after < until else ():
+            if schedule["kind"] == "cron" and schedule["tz"] != "UTC":
+                for day in self._days(after, until):
+                    found |= {us: why for us, why in self._cron(schedule, day)[1].items() if after < us <= until}
+        own = set(self.grid(after, until)) if found else ()
+        return {us: why for us, why in sorted(found.items()) if us not in own}
+
+    def next(self, after, free=lambda _: True, look_us=LOOK_US):
+        """The first nominal time later than an instant for which `free`; NEVER when there is none for a long time."""
+        begin, span = max(after, self.start - 1), 3_600 * US
+        end = begin + look_us
+        while begin < end:
+            for us in self.grid(begin, min(begin + span, end)):
+                if free(us):
+                    return us
+            begin, span = begin + span, min(span * 4, DAY_US * 10)
+        return NEVER
+
+    @property
+    def fixed(self):
+        """Zone of a single schedule whose minute and hour are fixed; None for all others."""
+        schedule = self.wire["schedule"]
+        if schedule["kind"] != "cron" or Expression(unhashed(schedule["expr"], self.wire.get("hash_id"))).wild:
+            return None
+        return schedule["tz"]
+
+
+def in_calendar(wire, us, version):
+    """Whether an instant is one of a calendar's times."""
+    wall = local(us, wire["tz"], version)
+    day, time = wall.date(), wall.strftime("%H:%M:%S")
+    if day.isoformat() in wire.get("dates", ()) or day.strftime("%m-%d") in wire.get("yearly", ()) or WEEK[day.weekday()] in wire.get("weekdays", ()):
+        return True
+    if any(w["from_us"] <= us < w["to_us"] for w in wire.get("windows", ())):
+        return True
+    return any(_in_span(span, day, time) for span in wire.get("daily", ()))
+
+
+def _in_span(span, day, time):
+    begin, end = (f"{span[x]}:00" if len(span[x]) == 5 else span[x] for x in ("from", "to"))
+    names = span.get("weekdays", WEEK)
+    today, yesterday = WEEK[day.weekday()] in names, WEEK[(day - timedelta(days=1)).weekday()] in names
+    if begin < end:
+        return today and begin <= time < end
+    return (today and time >= begin) or (yesterday and time < end)
+
+
+def blocked(wires, us, version):
+    """Whether any of these calendars keeps an occurrence at an instant from running."""
+    return any(in_calendar(w, us, version) == (w["mode"] == "exclude") for w in wires)
+
+
+def day_of(us):
+    """The UTC date of an instant."""
+    return date.fromordinal(date(1970, 1, 1).toordinal() + us // DAY_US)

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import numpy as np
-from sim_oracle import Judge
+from sim_definitions import TASKS
+from sim_judge import Judge
+from sim_oracle import zone_data
 
 from wheelsched import history, protocol, records, state, workers
 from wheelsched.engine import Engine
@@ -20,10 +22,17 @@ from wheelsched.model import NEVER, US, Outcome, RunState
 from wheelsched.state import State, unpack_attempts
 from wheelsched.turn import ClockBack, Disconnect, Incoming, Now, WorkerGone
 from wheelsched.tzif import Zones
-from wheelsched.zonedata import load_zone
 
 START_US = 1_767_225_600 * US  # 2026-01-01
-TASKS = ("t.a", "t.b")
+CHANGES_US = [  # of the wall clock, in the zones of sim_definitions.ZONES
+    1_774_746_000 * US,  # 2026-03-29T01:00Z, Berlin: 02:00 is 03:00
+    1_792_890_000 * US,  # 2026-10-25T01:00Z, Berlin: 03:00 is 02:00
+    1_772_953_200 * US,  # 2026-03-08T07:00Z, New York
+    1_793_512_800 * US,  # 2026-11-01T06:00Z, New York
+    1_775_314_800 * US,  # 2026-04-04T15:00Z, Lord Howe: half an hour
+    1_791_041_400 * US,  # 2026-10-03T15:30Z, Lord Howe
+]
+
 
 
 @dataclass
@@ -66,10 +75,14 @@ class World:
         self.rng = random.Random(seed)
         self.recover = recover or state.recover
         self.check_each = check_each
-        self.wall_us, self.mono_us, self.boot = START_US, 1_000 * US, 1
+        self.change_us = self.rng.choice(CHANGES_US) if self.rng.random() < 0.4 else None
+        before = self.rng.choice([2 * 3_600, 5_400, 3_000, 600]) * US
+        self.start_us = START_US if self.change_us is None else self.change_us - before
+        self.wall_us, self.mono_us, self.boot = self.start_us, 1_000 * US, 1
+        self.version = "z1"
         self.config = SimpleNamespace(snapshot_bytes=self.rng.choice([2_000, 20_000, 2**40]), retention_us=2**60, data="sim")
         self.journal = MemoryJournal()
-        self.judge = Judge()
+        self.judge = Judge(self.version)
         self.log: list[bytes] = []  # bodies of all durable records
         self.unsynced: deque[list[bytes]] = deque()
         self.durable_tokens: set[int] = set()
@@ -94,7 +107,8 @@ class World:
     def boot_up(self, back=None, proofs=None):
         """A process starts from what is durable."""
         st = self.recover(self.journal)
-        self.engine = Engine(st, Zones(load_zone), history.pack, self.now(), boot_id=str(self.boot), zone_version="z")
+        zones = Zones(lambda name, version=self.version: zone_data(name, version))
+        self.engine = Engine(st, zones, history.pack, self.now(), boot_id=str(self.boot), zone_version=self.version)
         self.keeper = Keeper(self.journal, st, self.config)
         self.outbox: deque = deque()
         self.inputs: list = []
@@ -128,7 +142,6 @@ class World:
     def set_back(self, us):
         """Somebody sets the wall clock back."""
         self.wall_us -= us
-        self.judge.back |= us > 0
 
     def request(self, conn, verb, args, then):
         """Queue a request; `then(reply)` when its answer is let out."""
@@ -140,6 +153,7 @@ class World:
     def step(self):
         """One turn, handed to the journal; nothing of it gets out yet."""
         inputs, self.inputs = self.inputs, []
+        inputs = [self.looked_up(i) if isinstance(i, Incoming) and i.request.verb in history.NEEDED else i for i in inputs]
         effects = self.engine.step(self.now(), inputs)
         self.again = effects.again
         self.wake_wall_us, self.wake_mono_us = effects.wake_wall_us, effects.wake_mono_us
@@ -150,6 +164,10 @@ class World:
         if self.check_each:
             self.engine.state.check()
         self.stats["steps"] += 1
+
+    def looked_up(self, item):
+        """With what history holds for it, as the server does."""
+        return Incoming(item.conn, item.request, item.uid, self.keeper.look_for(item.request.verb, item.request.args))
 
     def sync(self, n=None):
         """The disk makes the oldest batches durable; the judge reads them."""
@@ -165,6 +183,7 @@ class World:
             kind, f = records.decode(body)
             if kind == "GRANT":
                 self.durable_tokens.update(range(f["token"], f["token"] + len(f["run"])))
+        self.judge.batch_end()
         assert not self.judge.given_back & self.entered_tokens, "an attempt was given back though user code was entered"
 
     def act(self):
@@ -182,7 +201,7 @@ class World:
                 if then:
                     then(reply)
 
-    def crash(self, *, reboot=False, back_us=0, down_us=0):
+    def crash(self, *, reboot=False, back_us=0, down_us=0, version=None):
         """kill -9, or a power cut: what was not synced survives as a prefix of any length."""
         self.stats["crashes"] += 1
         waiting = list(self.unsynced)
@@ -208,8 +227,9 @@ class World:
             proofs = {}
         self.pass_time(down_us)
         self.set_back(back_us)
+        self.version = version or self.version
         self.workers = [w for w in self.workers if not w.gone]
-        self.boot_up(back=back_us > 0 or self.wall_us < START_US, proofs=proofs)
+        self.boot_up(back=back_us > 0, proofs=proofs)
         for w in self.workers:
             w.asking = 0
             self.greet(w)
@@ -234,7 +254,7 @@ class World:
         if reply.error is not None:
             return
         self.stats["acked " + cmd.verb] += 1
-        if cmd.verb not in protocol.MUTATING:
+        if cmd.verb not in protocol.MUTATING or cmd.args.get("dry_run"):
             return
         decided_us = self.judge.replied.get(cmd.args["rid"])
         assert decided_us is not None, f"{cmd.verb} was answered, and no durable record says so"
@@ -388,18 +408,24 @@ class World:
     def everything(self):
         """run id -> (state, attempts) over history and table; each run is in one of them, once."""
         live = self.engine.state
-        for number, data in self.journal.history_blocks(self.blocks_read):
+        for number, data in history.of_runs(self.journal.history_blocks(self.blocks_read)):
             block = history.Block(data)
             for row in block.rows(list(range(block.n))):
                 run_id = bytes.fromhex(row["id"])
-                assert run_id not in self.folded, f"run {row['id']} is in history twice"
+                ledger = row["state"] == "skipped" or self.folded.get(run_id, ("skipped",))[0] == "skipped"  # decided anew, the clock went back
+                assert run_id not in self.folded or ledger, f"run {row['id']} is in history twice"
+                if row["state"] == "skipped" and run_id in self.folded:
+                    continue
                 self.folded[run_id] = (row["state"], {a["token"]: a["outcome"] for a in row["attempts"]})
             self.blocks_read = number + 1
         found = dict(self.folded)
         rows = np.array(live.runs.slots(), np.uint32)
         for row, f in zip(rows.tolist(), live.runs.gather(rows) if len(rows) else (), strict=True):
             run_id = int(f["id_high"]).to_bytes(8, "big") + int(f["id_low"]).to_bytes(8, "big")
-            assert run_id not in found or self.unsynced, f"run {run_id.hex()} is in history and in the table"
+            ledger = f["state"] == RunState.SKIPPED or found.get(run_id, ("skipped",))[0] == "skipped"
+            assert run_id not in found or ledger or self.unsynced, f"run {run_id.hex()} is in history and in the table"
+            if f["state"] == RunState.SKIPPED and run_id in found:
+                continue
             attempts = {a[1]: Outcome(a[5]).name.lower() for a in unpack_attempts(live.runs.blobs(row)[2])}
             if f["outcome"]:
                 attempts[int(f["token"])] = Outcome(int(f["outcome"])).name.lower()
@@ -422,4 +448,4 @@ class World:
             assert attempts.get(token) == Outcome(out).name.lower(), f"an accepted completion of {run_id.hex()} is lost: {attempts}"
 
 
-__all__ = ["TASKS", "US", "World"]
+__all__ = ["US", "World"]

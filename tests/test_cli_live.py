@@ -91,7 +91,7 @@ def test_a_crontab_becomes_jobs(live):
     assert kinds["cron"]["schedule"]["tz"] == "Asia/Tokyo"
     assert set(kinds) == {"cron", "manual"}
     assert "unchanged" in live("job", "import", "crontab", "-", text=text)
-    refused = live("job", "import", "crontab", "-", "--overlap", "cancel_other", "--prefix", "b/", "-o", "json", text=text, code=1)
+    refused = live("job", "import", "crontab", "-", "--queue", "no such name", "--prefix", "b/", "-o", "json", text=text, code=1)
     assert [r["kind"] for r in json.loads(refused)] == ["env", "error", "error", "skipped"], "each line tells that it was refused"
 
 

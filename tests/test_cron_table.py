@@ -155,3 +155,48 @@ def test_table_checks_its_arguments():
     for instant in (-(2**63), 2**63 - 1):
         assert table.next_one(index, instant) in (NEVER, us(datetime(1, 1, 1, tzinfo=UTC)))
         assert table.prev_one(index, instant) in (NEVER, us(datetime(9999, 1, 31, tzinfo=UTC)))
+
+
+def column(code, *values):
+    return array(code, values)
+
+
+def test_table_checks_its_unions():
+    table = utc_table()
+    index = table.add(1, 1, 1, EVERY_DAY, 1, None, 0, 0, 0)
+    good = [column("B", 1, 2, 3), column("q", index, 5, 0), column("q", NEVER, 0, 7)]
+    union = table.add_union(*good)
+    assert table.next_row(5, union, 0, 5) == 7
+    assert table.next_row(5, union, 0, 7) == 10
+    assert table.prev_row(5, union, 0, 7) == 5
+    for kinds in ((4,), (5,), (6,), (0,), ()):
+        with pytest.raises(ValueError):
+            table.add_union(column("B", *kinds), column("q", *([0] * len(kinds))), column("q", *([0] * len(kinds))))
+    for kind, a in ((1, 7), (1, -1), (5, 0)):
+        with pytest.raises((IndexError, ValueError)):
+            table.add_union(column("B", kind), column("q", a), column("q", 0))
+    with pytest.raises(ValueError):
+        table.add_union(column("B", 2), column("q", 0), column("q", 0))
+    with pytest.raises(ValueError):
+        table.add_union(column("B", 2, 2), column("q", 5), column("q", 0))
+    for ask in (lambda: table.next_row(5, 1, 0, 0), lambda: table.prev_row(5, -1, 0, 0), lambda: table.count(5, 9, 0, 0, 9, 9),
+                lambda: table.remove_union(1), lambda: table.lost(9, 0, 1), lambda: table.quiet(-1, 0), lambda: table.fate(9, 0),
+                lambda: table.count_beside(column("q", 9), column("q"), column("q"), 0, 1)):
+        with pytest.raises(IndexError):
+            ask()
+    for ask in (lambda: table.next_row(7, 0, 0, 0), lambda: table.count(2, 0, 0, 0, 9, 9), lambda: table.count_beside(column("q"), column("q"), column("q"), 0, 1),
+                lambda: table.count_beside(column("q", index), column("q", 0), column("q", 0), 0, 1),
+                lambda: table.count_beside(column("q", index), column("q", 0), column("q"), 0, 1)):
+        with pytest.raises(ValueError):
+            ask()
+    table.remove_union(union)
+    with pytest.raises(IndexError):
+        table.next_row(5, union, 0, 0)
+    assert table.add_union(*good) == union
+    begin, end = -(2**63), 2**63 - 1
+    for a, b in ((begin, end), (end, begin), (begin, begin), (end, end)):
+        assert table.count(1, index, 0, a, b, 10**9) == (31 * 9999 if a < b else 0)
+        assert table.lost(index, a, b) == []
+    for instant in (begin, end):
+        assert table.quiet(index, instant) == (begin, end)
+        assert table.fate(index, instant) == (0, NEVER)

@@ -12,7 +12,8 @@ from hypothesis import given as examples
 from hypothesis import strategies as st
 
 import wheelsched
-from wheelsched.definition import POLICIES, UNIMPLEMENTED, check_announced, check_given, check_param_us, given_from_api, resolve
+from wheelsched.checks import CHECKS, check_instant, check_param_us
+from wheelsched.definition import POLICIES, UNIMPLEMENTED, check_announced, check_given, given_from_api, resolve
 from wheelsched.errors import InvalidArgumentError, ScheduleError, UnimplementedError, WheelschedError
 from wheelsched.model import ATTEMPTS_MAX, INSTANT_MAX_US, KEY_MAX, NEVER, OVERLAPS, US, Call, Catchup, Overlap, Retry
 from wheelsched.schedule import At, Cron, Every, Manual
@@ -39,6 +40,13 @@ HOUSE = {
 
 def asked(**policies):
     return given_from_api(CALL, Manual(), policies)[0]
+
+
+EVERY = Every("1h")
+
+
+def asked_of(schedule, **policies):
+    return given_from_api(CALL, schedule, policies)[0]
 
 
 def test_nothing_asked_is_the_house_default():
@@ -171,72 +179,153 @@ def test_a_policy_for_recurring_jobs_is_refused_by_enqueue():
         ("end", T0),
         ("max_runs", 2),
         ("jitter", 1),
+        ("calendar", "holidays"),
         ("pause_after", 3),
+        ("late_after", "1m"),
+        ("on_missed", "ops/alarm"),
     ):
         with pytest.raises(InvalidArgumentError, match=f"{name} goes with put"):
             given_from_api(CALL, None, {name: value})
         with pytest.raises(InvalidArgumentError, match=f"{name} goes with put"):
-            check_given({k: v for k, v in asked(**{name: value}).items() if k != "schedule"})
+            check_given({k: v for k, v in asked_of(EVERY, **{name: value}).items() if k != "schedule"})
 
 
-LATER = {
-    "expires_after": {"expires_after": "1h"},
-    "concurrency_key": {"concurrency_key": "eu"},
-    "jitter": {"jitter": "30s"},
-    "calendar": {"calendar": "holidays"},
-    "heartbeat_timeout": {"heartbeat_timeout": "1m"},
-    "pause_after": {"pause_after": 3},
-    "overlap buffer_latest": {"overlap": "buffer_latest"},
-    "overlap cancel_other": {"overlap": "cancel_other"},
-    "overlap kill_other": {"overlap": "kill_other"},
-    "union of schedules": [Every("1s"), At(T0)],
-    "after_completion": Every("1s", after_completion=True),
-}
+LATER = {"expires_after": {"expires_after": "1h"}, "concurrency_key": {"concurrency_key": "eu"}, "heartbeat_timeout": {"heartbeat_timeout": "1m"}}
 
 
 @pytest.mark.parametrize("name", sorted(UNIMPLEMENTED))
 def test_what_comes_later_is_sent_and_refused_by_name(name):
-    asks = LATER[name]
-    given, _ = given_from_api(CALL, Manual(), asks) if isinstance(asks, dict) else given_from_api(CALL, asks, {})
+    given = asked(**LATER[name])
     msgpack.packb(given)
     with pytest.raises(UnimplementedError, match=name) as caught:
         check_given(given)
     assert caught.value.detail["policy"] == name
 
 
-def test_every_overlap_is_done_or_refused():
+def test_every_overlap_is_carried_out():
     for policy in OVERLAPS:
         given = asked(overlap=policy)
-        if policy in ("skip", "allow", "buffer_one", "buffer_all"):
-            assert check_given(given) == given
-        else:
-            with pytest.raises(UnimplementedError):
-                check_given(given)
+        assert check_given(given) == given
+        assert resolve(given, None)["overlap"]["policy"] == policy
 
 
-def test_a_percentage_of_jitter():
-    assert asked(jitter="10%")["jitter"] == {"percent": 10.0}
-    assert asked(jitter="30s")["jitter"] == {"us": 30 * US}
+@pytest.mark.parametrize(
+    ("policies", "key", "value"),
+    [
+        ({"jitter": "10%"}, "jitter", {"percent": 10.0}),
+        ({"jitter": "30s"}, "jitter", {"us": 30 * US}),
+        ({"jitter": timedelta(seconds=1)}, "jitter", {"us": US}),
+        ({"calendar": "holidays"}, "calendar", ["holidays"]),
+        ({"calendar": ["b", "a", "b"]}, "calendar", ["a", "b"]),
+        ({"calendar": [f"c{i}" for i in range(10)]}, "calendar", [f"c{i}" for i in range(10)]),
+        ({"pause_after": 1}, "pause_after", 1),
+        ({"pause_after": 255}, "pause_after", 255),
+        ({"late_after": "5m"}, "late_after_us", 300 * US),
+        ({"on_missed": "ops/alarm"}, "on_missed", "ops/alarm"),
+        ({"on_missed": "alarm"}, "on_missed", "default/alarm"),
+    ],
+)
+def test_what_a_spec_has_only_when_it_was_given(policies, key, value):
+    given = asked_of(EVERY, **policies)
+    assert check_given(given) == given
+    spec = resolve(given, None)
+    assert (given[key], spec[key]) == (value, value)
+    assert {k: v for k, v in spec.items() if k != key} == {**HOUSE, "schedule": EVERY.to_wire()}
+    if isinstance(value, list | dict):
+        assert spec[key] is not given[key]
+
+
+def test_no_jitter_is_none_of_it():
+    for none in (0, "0s", "0%"):
+        assert resolve(check_given(asked(jitter=none)), None) == HOUSE
+
+
+@pytest.mark.parametrize(
+    ("schedule", "policies", "said"),
+    [
+        (EVERY, {"calendar": []}, "1 to 10 calendars"),
+        (EVERY, {"calendar": [f"c{i}" for i in range(11)]}, "1 to 10 calendars"),
+        (EVERY, {"calendar": 3}, "a name or a list of names"),
+        (EVERY, {"calendar": ["a b"]}, "calendar 'a b'"),
+        (EVERY, {"pause_after": 0}, "1 to 255"),
+        (EVERY, {"pause_after": 256}, "1 to 255"),
+        (EVERY, {"late_after": 0}, "late_after"),
+        (EVERY, {"late_after": "soon"}, "late_after"),
+        (EVERY, {"on_missed": "a b"}, "job name"),
+        (EVERY, {"on_missed": 3}, "job name"),
+        (EVERY, {"on_missed": "default/~t"}, "reserved"),
+        (Manual(), {"jitter": "30s"}, "only when triggered"),
+        (Manual(), {"jitter": "5%"}, "only when triggered"),
+        (Manual(), {"calendar": "holidays"}, "only when triggered"),
+        (At(T0), {"jitter": "5%"}, "a one-time run has none"),
+        (At(T0), {"start": "2026-11-29T00:00:00.001Z"}, "before start, so it could never fire"),
+        (At(T0), {"end": "2026-11-28T23:59:59Z"}, "after end, so it could never fire"),
+        (Every("1h", after_completion=True), {"jitter": "5%"}, "after_completion has none"),
+        (Every("1h", after_completion=True), {"catchup": "all"}, "never more than one"),
+        (EVERY, {"start": T0, "end": T0 - timedelta(seconds=1)}, "later than start"),
+    ],
+)
+def test_what_contradicts_itself_is_told(schedule, policies, said):
+    with pytest.raises(InvalidArgumentError, match=re.escape(said)):
+        asked_of(schedule, **policies)
+
+
+def test_what_makes_sense_together_is_taken():
+    for schedule, policies in [
+        (At(T0), {"jitter": "30s", "overlap": "buffer_one", "max_runs": 7, "start": T0, "calendar": "c"}),
+        (At(T0), {"end": T0}),
+        (Every("1h", after_completion=True), {"jitter": "30s", "catchup": "earliest", "calendar": "c"}),
+        (Manual(), {"max_runs": 3, "pause_after": 2, "late_after": "1m", "on_missed": "ops/alarm", "catchup": "all"}),
+        ([EVERY, At(T0), Cron("0 0 * * *")], {"jitter": "5%", "start": T0}),
+    ]:
+        given = asked_of(schedule, **policies)
+        assert check_given(given) == given
+
+
+@pytest.mark.parametrize(
+    ("schedules", "said"),
+    [
+        ([], "an empty list never fires"),
+        ([EVERY], "a list of one schedule is no union"),
+        ([EVERY] * 101, "101 schedules in one list; at most 100"),
+        ([EVERY] * 10_000, "10000 schedules in one list; at most 100"),
+        ([EVERY, [EVERY, At(T0)]], "number 2 of the list is a list in a list"),
+        ([EVERY, Manual()], "member 2 of a union: manual"),
+        ([Every("1s", after_completion=True), EVERY], "member 1 of a union: after_completion"),
+        ([EVERY, "0 0 * * *"], "not str"),
+        ([EVERY, None], "not NoneType"),
+    ],
+)
+def test_a_union_that_can_not_be(schedules, said):
+    with pytest.raises(InvalidArgumentError, match=re.escape(said)):
+        asked_of(schedules)
+
+
+def test_a_union_on_the_wire():
+    given, param_us = given_from_api(CALL, [EVERY, At(T0), Every("2h", anchor=T0)], {})
+    parts = given["schedule"]["of"]
+    assert [p["param_us"] for p in parts] == [NEVER, T0_US, T0_US]
+    assert (given["schedule"]["kind"], parts[1]["schedule"], param_us) == ("union", {"kind": "at"}, NEVER)
+    assert check_given(given) == given
+    wire = {"schedule": EVERY.to_wire(), "param_us": NEVER}
+    for of in ([], [wire], [wire] * 101, [wire, {"schedule": {"kind": "union", "of": [wire, wire]}, "param_us": NEVER}], [wire, 3]):
+        with pytest.raises(InvalidArgumentError):
+            check_given({"task": "t", "schedule": {"kind": "union", "of": of}})
+
+
+def test_an_instant_outside_of_the_bounds_is_found_by_the_server_too():
+    given = check_given({"task": "t", "schedule": {"kind": "at"}, "start_us": 5, "end_us": 9})
+    for at_us in (5, 9, NEVER):
+        check_instant(given, at_us)
+    for at_us in (4, 10):
+        with pytest.raises(ScheduleError, match="could never fire"):
+            check_instant(given, at_us)
+    check_instant({"task": "t", "start_us": 5}, 4)
 
 
 def test_every_policy_of_the_face_is_known():
-    assert set(POLICIES) == {
-        "queue",
-        "priority",
-        "timeout",
-        "retry",
-        "overlap",
-        "catchup",
-        "start",
-        "end",
-        "max_runs",
-        "expires_after",
-        "concurrency_key",
-        "jitter",
-        "calendar",
-        "heartbeat_timeout",
-        "pause_after",
-    }
+    wanted = "queue priority timeout retry overlap catchup start end max_runs expires_after concurrency_key jitter calendar"
+    assert set(POLICIES) == {*wanted.split(), "heartbeat_timeout", "pause_after", "late_after", "on_missed"}
 
 
 # the server's side
@@ -392,4 +481,4 @@ def test_a_schedule_error_stays_one():
 def test_the_specification_of_the_wire_lists_the_keys():
     text = Path(wheelsched.__file__).with_name("protocol.py").read_text(encoding="utf-8")
     listed = re.search(r"and only that: \{(.*?)\}", text, re.DOTALL)
-    assert set(re.findall(r"\w+", listed.group(1))) == {*GOOD, "expires_after_us", "concurrency_key"}
+    assert set(re.findall(r"\w+", listed.group(1))) == {*CHECKS} - {"heartbeat_timeout_us"}

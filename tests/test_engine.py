@@ -17,7 +17,7 @@ from wheelsched.errors import (
     UnimplementedError,
     WheelschedError,
 )
-from wheelsched.history import Block
+from wheelsched.history import Block, of_runs
 from wheelsched.model import NEVER, US, Disposition, RunState
 from wheelsched.protocol import MUTATING, encode_payload
 
@@ -200,7 +200,7 @@ def test_put_many_is_atomic(b):
 
 
 def test_what_is_not_done_yet_is_refused_by_name(b):
-    for policy in ({"jitter": "5s"}, {"overlap": "cancel_other"}, {"pause_after": 3}, {"calendar": "c"}):
+    for policy in ({"concurrency_key": "eu"}, {"expires_after": "5m"}, {"heartbeat_timeout": "5s"}):
         with pytest.raises(UnimplementedError, match=next(iter(policy))):
             b.put(**policy)
 
@@ -305,7 +305,7 @@ def test_an_occurrence_beyond_the_one_place_to_wait_is_coalesced(b, overlap, dis
     b.advance("4m")
     b.advance("2m")  # housekeeping moves them to history
     found = set()
-    for _, data in b.journal.history_blocks():
+    for _, data in of_runs(b.journal.history_blocks()):
         block = Block(data)
         found |= set(block["disposition"][block["state"] == RunState.SKIPPED].tolist())
     assert found == {disposition}

@@ -25,6 +25,7 @@ from wheelsched.protocol import (
     Reply,
     Request,
     decode_body,
+    decode_headers,
     decode_payload,
     decode_value,
     encode_error,
@@ -325,11 +326,23 @@ def test_size_at_the_limit_and_one_past_it():
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"\xc1", b"\x01", b"\x92\x01\x80", b"\x92\x90\x90", b"\x93\x90\x80\x01", b"\x91" * 2_000, b"\x92\x90\x81\x01\x01"]
+    "data", [b"", b"\xc1", b"\x01", b"\x92\x01\x80", b"\x92\x90\x90", b"\x93\x90\x80\x01", b"\x94\x90\x80\x80\x80", b"\x91" * 2_000, b"\x92\x90\x81\x01\x01"]
 )
 def test_a_stored_payload_that_is_none(data):
     with pytest.raises(PayloadError):
         decode_payload(data)
+    with pytest.raises(PayloadError):
+        decode_headers(data)
+
+
+def test_headers_of_a_payload():
+    data = encode_payload((1,), {"a": 2}, {"cause": {"count": 3}})
+    assert (decode_payload(data), decode_headers(data)) == (([1], {"a": 2}), {"cause": {"count": 3}})
+    plain = encode_payload((1,), {"a": 2})
+    assert encode_payload((1,), {"a": 2}, {}) == plain
+    assert decode_headers(plain) == {}
+    with pytest.raises(PayloadError, match=r"headers\.cause"):
+        encode_payload((), {}, {"cause": object()})
 
 
 def test_floats_that_are_no_numbers_are_values():
@@ -339,7 +352,7 @@ def test_floats_that_are_no_numbers_are_values():
 
 def test_the_specification_names_every_verb_that_changes_something():
     text = protocol.__doc__
-    changing = set(re.findall(r"^ *(\w+) +rid,", text, re.MULTILINE)) | set(re.findall(r"(?:  )(\w+) +rid,", text))
+    changing = set(re.findall(r"^ *(\w+) +rid\b(?!-)", text, re.MULTILINE)) | set(re.findall(r"(?:  )(\w+) +rid\b", text))
     assert changing == set(protocol.MUTATING)
 
 

@@ -26,6 +26,7 @@ from wheelsched import (
     PayloadError,
     protocol,
 )
+from wheelsched.bulk import Bulk
 from wheelsched.model import FRAME_JOBS_MAX, NEVER
 from wheelsched.views import PutResults
 
@@ -193,6 +194,16 @@ def test_put_many_names_the_job_that_can_not_be_sent(make, path, bad, error, tex
     with FakeServer(path, handle), make(path) as ws, pytest.raises(error, match=text) as caught:
         ws.put_many([*good, bad])
     assert (caught.value.detail["row"], caught.value.detail["accepted"]) == (FRAME_JOBS_MAX + 1, FRAME_JOBS_MAX)
+
+
+def test_unions_and_lists_of_names_are_read_once_for_all_their_jobs():
+    bulk = Bulk()
+    many = [Job(f"j{i}", Call("t"), [Every("1h"), Cron("0 0 * * *")], calendar=["b", "a"]) for i in range(300)]
+    many.append(Job("other", Call("t"), [Every("2h"), Cron("0 0 * * *")], calendar=["b", "a"]))
+    (ask,) = bulk.asks(many)
+    assert len(bulk._cache) == 2
+    assert [g["schedule"]["of"][0]["schedule"]["every_us"] for g in ask.args["given"]] == [3_600_000_000, 7_200_000_000]
+    assert ask.args["given"][0]["calendar"] == ["a", "b"]
 
 
 def test_a_column_that_does_not_fit_is_refused():

@@ -1,4 +1,4 @@
-"""The record format: round trips, every damage is noticed, and the bytes of version 1 never change.
+"""The record format: round trips, every damage is noticed, and the bytes of a version never change.
 
 `python -m tests.test_records` writes the golden file anew, after VERSION was raised.
 """
@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 from wheelsched import records
 from wheelsched.errors import CorruptJournalError
 
-GOLDEN = Path(__file__).parent / "golden" / "records_v1.bin"
+GOLDEN = Path(__file__).parent / "golden" / "records_v2.bin"
+VERSION_1 = GOLDEN.with_name("records_v1.bin")
+KINDS_1 = 18  # the kinds that version 1 had
 RANGES = {"u1": (0, 2**8 - 1), "<u2": (0, 2**16 - 1), "<u4": (0, 2**32 - 1), "<i8": (-(2**63), 2**63 - 1), "<u8": (0, 2**64 - 1)}
 DTYPES = st.sampled_from(sorted(RANGES))
 
@@ -214,6 +216,19 @@ def samples():
         }),
         ("ASK_CANCEL", {"at": at, "run": rows}),
         ("ANNOUNCE", {"at": at, "tasks": {"t.a": {"queue": "q", "retry": {"attempts": 1}}}}),
+        ("RETIME", {"at": at, "job": u4(1, 7), "state": u1(1, 3), "next": i8(at + 5, never), "cursor": i8(at, -1), "param": i8(never, at)}),
+        ("ZONES", {"at": at, "version": "2025b", "name": records.Blobs([b"Europe/Berlin"]), "data": records.Blobs([b"\x78\xda"])}),
+        ("TZDIFF", {
+            "at": at, "old": "2025a", "new": "2025b", "total": 2, "name": records.Blobs([b"default/a", b"default/b"]), "before": i8(at, at),
+            "after": i8(at + 3_600_000_000, never),
+        }),
+        ("SUPERSEDE", {"at": at, "run": rows, "disposition": u1(3, 4, 4), "reason": u1(1, 0, 0)}),
+        ("EXCEPT", {"at": at, "uid": 1000, "job": u4(1, 1, 1), "nominal": i8(at, at + 1, at + 2), "to": i8(-1, -2, at + 7)}),
+        ("CALENDAR", {"at": at, "uid": 1000, "name": "off", "wire": {"mode": "exclude", "tz": "UTC", "dates": ["2026-12-25"]}}),
+        ("HOLD", {"at": at, "uid": 0, "on": True, "note": "restore"}),
+        ("LATE", {"at": at, "run": rows}),
+        ("WITHDRAW", {"at": at, "run": rows, "until": i8(at, 0, 0), "count": u4(4, 0, 0)}),
+        ("TOLD", {"count": 7}),
     ]
 
 
@@ -259,8 +274,16 @@ def test_golden_file_is_written_and_read_as_ever():
     """Byte for byte: journals on disk outlive the program that wrote them."""
     data = GOLDEN.read_bytes()
     assert golden() == data
+    read(data, samples())
+
+
+def test_journals_of_version_1_are_read():
+    read(VERSION_1.read_bytes(), samples()[:KINDS_1])
+
+
+def read(data, expected):
     at, crc = 0, 0
-    for seq, (kind, fields) in enumerate(samples(), 1):
+    for seq, (kind, fields) in enumerate(expected, 1):
         (size,) = struct.unpack_from("<I", data, at)
         body, crc = records.unframe(data[at + 4 : at + 4 + size], seq, crc)
         found, back = records.decode(body)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from wheelsched import zonedata
-from wheelsched.errors import ScheduleError, UnimplementedError, WheelschedError
+from wheelsched.errors import ScheduleError, WheelschedError
 from wheelsched.model import DURATION_MAX_US, INSTANT_MAX_US, NEVER
-from wheelsched.schedule import At, Cron, Every, Manual, ScheduleTable, schedule_from_wire
+from wheelsched.schedule import At, Cron, Every, Manual, schedule_from_wire
+from wheelsched.schedules import ScheduleTable
 from wheelsched.tzif import Zones
 
 SEED = int(os.environ.get("WHEELSCHED_SEED", "1"))
@@ -19,7 +20,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 START = datetime(2026, 1, 1, tzinfo=UTC)
 NAIVE = datetime(2026, 1, 1)
 START_US = 1_767_225_600_000_000
-CRON, EVERY, AT, MANUAL = 1, 2, 3, 4
+CRON, EVERY, AT, MANUAL, UNION, AFTER = 1, 2, 3, 4, 5, 6
 
 
 def us(moment):
@@ -296,8 +297,7 @@ def test_other_kinds():
     assert t.compile(Every("90s", START).to_wire(), "a") == (EVERY, 90_000_000)
     assert t.compile(At(START).to_wire(), "a") == (AT, 0)
     assert t.compile(Manual().to_wire(), "a") == (MANUAL, 0)
-    with pytest.raises(UnimplementedError):
-        t.compile(Every("90s", after_completion=True).to_wire(), "a")
+    assert t.compile(Every("90s", after_completion=True).to_wire(), "a") == (AFTER, 90_000_000)
     for kind in (EVERY, AT, MANUAL):
         t.release(kind, 90_000_000)
     assert len(t) == 0

@@ -8,7 +8,8 @@ import pytest
 from wheelsched._jobs import JOB_DTYPE, JobTable
 from wheelsched._runs import DEAD_LETTERS, FINISHED, NO_ROW, RunTable
 from wheelsched.model import NEVER, TRANSITIONS, Event, JobState, RunState
-from wheelsched.state import _moves, job_key, scheduled_run_id
+from wheelsched.ids import job_key, scheduled_run_id
+from wheelsched.state import _moves
 
 NONE = 0xFFFFFFFF
 
@@ -44,7 +45,7 @@ def tables():
     jobs = JobTable()
     runs = RunTable(jobs, _moves())
     line = runs.new_list()
-    runs.set_spec(0, line, 3)
+    runs.set_spec(0, line, line, 3)
     return jobs, runs, line
 
 
@@ -55,7 +56,7 @@ def reload(jobs, runs, line, worker_list=None):
     loaded = RunTable(other, _moves())
     assert loaded.new_list() == line
     lists = {1: loaded.new_list()} if worker_list is not None else {}
-    loaded.set_spec(0, line, 3)
+    loaded.set_spec(0, line, line, 3)
     for chunk in range(runs.chunk_total):
         loaded.load(chunk, runs.dump(chunk))
     loaded.order = runs.order

@@ -118,6 +118,14 @@ def test_a_run_reads_its_row():
     assert (second.token, second.attempt, second.missed, second.task, second.timeout_us) == ((7 << 32) + 2, 2, 4, "t", 5_000_000)
     assert (first.last_result, second.last_result) == (None, "before")
     assert not second.cancelled
+    assert (first.cause, second.cause) == (None, None)
+
+
+def test_a_run_knows_its_cause():
+    cause = {"job": "default/a", "reason": "late", "from_us": 5, "until_us": 5, "count": 1}
+    batch = Batch(reply(payloads=(([1], {}, {"cause": cause}), ([], {}, {"other": 1}))))
+    first, second = RunContext(batch, 0), RunContext(batch, 1)
+    assert (first.cause, first.args, second.cause) == (cause, [1], None)
 
 
 def test_columns_of_different_length_are_refused():

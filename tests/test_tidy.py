@@ -18,12 +18,13 @@ pytestmark = pytest.mark.skipif(not CHECKOUT, reason="no checkout here: only the
 
 # (floor, pure, modules): the picture in README.md, section Architecture. A name may end with * (parts of a split file).
 HOUSE = [
-    (0, True, "errors model config lags _wheel* _table* _rows* _hash* _jobs* _runs* _runrows* _cron*"),
-    (1, True, "cron tzif zonedata schedule records protocol definition memory_journal ownership"),
-    (2, True, "state* engine* reads history turn specs misfire commands workers run_commands put arguments"),
-    (3, True, "views verbs bulk"),
+    (0, True, "errors model config lags _wheel* _table* _rows* _hash* _jobs* _runs* _runrows* _cron* _forecast*"),
+    (1, True, "cron lint tzif zonedata schedule schedules grids calendars jitter ids records protocol checks definition memory_journal ownership"),
+    (2, True, "state* engine* reads history turn specs spans due misfire overlap alarms retime changes why occurrences commands workers"
+              " run_commands admin_commands put apply arguments forecast*"),
+    (3, True, "views views_time views_forecast verbs verbs_time bulk staging"),
     (3, False, "journal journal_* postgres pool process worker execution external tasks"),
-    (3, False, "__init__ client aclient session transport"),
+    (3, False, "__init__ client aclient session transport atransport"),
     (4, True, "testing"),
     (4, False, "server* boot clock connections keeper testing_plugin"),
     (5, False, "__main__ cli cli.* web web.* demo bench"),
@@ -33,7 +34,8 @@ IMPURE = {"time", "random", "os", "socket", "asyncio", "threading", "subprocess"
 EXCEPTIONS = {("zonedata", "importlib.resources")}  # it reads the zone files of the tzdata package, and nothing else
 OWNERS = {"lmdb": "journal*", "psycopg": "postgres"}
 BANNED = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "multiprocessing"}
-LIGHT = ["__init__", "client", "aclient", "bulk", "worker", "tasks", "session", "transport", "verbs", "views"]
+LIGHT = ["__init__", "client", "aclient", "bulk", "worker", "tasks", "session", "transport", "atransport", "verbs", "verbs_time", "views",
+         "views_time", "views_forecast"]
 HEAVY = ["engine*", "state*", "journal*", "memory_journal", "postgres", "commands", "workers", "reads", "history",
          "server*", "_[a-z]*"]
 NO_CALLS = re.compile(r"(?:open|print|input|(?:.*\.)?date(?:time)?\.(?:now|utcnow|today))$")  # in a pure module

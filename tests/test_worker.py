@@ -78,8 +78,17 @@ def test_a_run_knows_itself(make):
     del about["started_at"]
     assert about == {
         "id": token.to_bytes(16, "big").hex(), "job": "job", "task": "t.about", "scheduled_at": datetime.fromtimestamp(1_800_000_000, UTC),
-        "attempt": 2, "token": token, "missed": 3, "last_result": {"seen": 7}, "cancelled": False,
+        "attempt": 2, "token": token, "missed": 3, "last_result": {"seen": 7}, "cancelled": False, "cause": None,
     }
+
+
+def test_a_run_learns_its_cause_and_is_called_without_it(make):
+    end = make()
+    cause = {"job": "default/nightly", "reason": "missed", "from_us": 1, "until_us": 2, "count": 3}
+    plain, told, summed = (end.give("t.about"), end.give("t.about", beside={"cause": cause}), end.give("t.add", 2, b=3, beside={"x": 1}))
+    ended = end.finish(plain, told, summed)
+    assert [value(e)["cause"] for e in ended[:2]] == [None, cause]
+    assert value(ended[2]) == 5
 
 
 @pytest.mark.parametrize(

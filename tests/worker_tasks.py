@@ -30,6 +30,7 @@ def about():
     return {
         "id": run.id, "job": run.job, "task": run.task, "scheduled_at": run.scheduled_at, "started_at": run.started_at,
         "attempt": run.attempt, "token": run.token, "missed": run.missed, "last_result": run.last_result, "cancelled": run.cancelled,
+        "cause": run.cause,
     }
 
 

@@ -35,15 +35,20 @@ if TYPE_CHECKING:
     )
     from .model import Call, Catchup, Command, Http, Job, Overlap, Retry
     from .schedule import At, Cron, Every, Manual
+    from .staging import Applied
     from .tasks import current_run, task
     from .views import Attempt, JobInfo, PutResults, RunError
+    from .views_time import Backfill, Calendar, Hold, JobChange, TzDiff, Why
 
 __all__ = [
     "AlreadyExistsError",
+    "Applied",
     "AsyncClient",
     "AsyncRun",
     "At",
     "Attempt",
+    "Backfill",
+    "Calendar",
     "Call",
     "Catchup",
     "Client",
@@ -55,10 +60,12 @@ __all__ = [
     "Every",
     "FailedPreconditionError",
     "FencedError",
+    "Hold",
     "Http",
     "InternalError",
     "InvalidArgumentError",
     "Job",
+    "JobChange",
     "JobInfo",
     "LockedError",
     "Manual",
@@ -75,9 +82,11 @@ __all__ = [
     "RunTimeout",
     "ScheduleError",
     "StorageFullError",
+    "TzDiff",
     "UnavailableError",
     "UnimplementedError",
     "WheelschedError",
+    "Why",
     "__version__",
     "current_run",
     "default_socket_path",
@@ -90,9 +99,11 @@ _FROM = {
     "aclient": ("AsyncClient", "AsyncRun"),
     "client": ("Client", "Run", "default_socket_path"),
     "model": ("Call", "Catchup", "Command", "Http", "Job", "Overlap", "Retry"),
+    "staging": ("Applied",),
     "schedule": ("At", "Cron", "Every", "Manual"),
     "tasks": ("current_run", "task"),
     "views": ("Attempt", "JobInfo", "PutResults", "RunError"),
+    "views_time": ("Backfill", "Calendar", "Hold", "JobChange", "TzDiff", "Why"),
 }
 _MODULE = {name: module for module, names in _FROM.items() for name in names}
 

@@ -8,7 +8,7 @@ cdef packed struct Job:
     uint64_t key_low     # the 80-bit key is the end of the run ids of scheduled runs
     uint16_t key_high
     uint8_t state        # model.JobState
-    uint8_t flags
+    uint8_t failures     # dead runs in a row; stops counting at 255
     uint32_t spec
     int64_t next_us      # next nominal time; NEVER when there is none
     int64_t cursor_us    # last nominal time decided; -1 before the first
@@ -19,7 +19,7 @@ cdef packed struct Job:
     Blob* payload
     uint32_t version
     uint32_t active      # runs queued, leased or in retry_wait
-    uint32_t waiting     # runs scheduled: armed for an instant or waiting for their turn
+    uint32_t waiting     # runs scheduled, armed for an instant or waiting for their turn; moved occurrences don't count
     uint32_t rows        # rows of the run table that belong to this job
     uint32_t fired       # occurrences that made a run
     uint32_t first_run   # head of the chain of its run rows; NONE

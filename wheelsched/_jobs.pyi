@@ -36,6 +36,11 @@ class JobTable(Rows):
         self, slots: NDArray[np.uint32], state: NDArray[np.uint8], next_us: NDArray[np.int64], cursor: NDArray[np.int64], at: int
     ) -> None:
         """Change state, next nominal time, cursor; `at` >= 0 counts as an update."""
+    def retime(
+        self, slots: NDArray[np.uint32], state: NDArray[np.uint8], next_us: NDArray[np.int64], cursor: NDArray[np.int64],
+        param: NDArray[np.int64],
+    ) -> None:
+        """Change state, next nominal time, cursor and anchor; no update of what was asked for."""
     def remove(self, slots: NDArray[np.uint32]) -> None:
         """Forget jobs that have no run rows."""
     def load(self, chunk: int, data: bytes) -> None:

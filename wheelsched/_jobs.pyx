@@ -11,10 +11,12 @@ import numpy as np
 
 cdef enum:
     KEY = 10  # bytes of a job's key
-    DELETED = 4  # model.JobState
+    ACTIVE = 1  # model.JobState
+    PAUSED = 2
+    DELETED = 4
 
 JOB_DTYPE = np.dtype([
-    ("key_low", "<u8"), ("key_high", "<u2"), ("state", "u1"), ("flags", "u1"), ("spec", "<u4"),
+    ("key_low", "<u8"), ("key_high", "<u2"), ("state", "u1"), ("failures", "u1"), ("spec", "<u4"),
     ("next_us", "<i8"), ("cursor_us", "<i8"), ("param_us", "<i8"), ("created_us", "<i8"), ("updated_us", "<i8"),
     ("name", "<u8"), ("payload", "<u8"), ("version", "<u4"), ("active", "<u4"), ("waiting", "<u4"), ("rows", "<u4"),
     ("fired", "<u4"), ("first_run", "<u4"),
@@ -180,6 +182,7 @@ cdef class JobTable(Rows):
             j.cursor_us = cursor[i]
             j.state = state[i]
             j.updated_us = at
+            j.failures = 0
             j.version += 1
             k += KEY
         return out
@@ -239,12 +242,23 @@ cdef class JobTable(Rows):
         for i in range(n):
             self.touch(slots[i])
             j = self.job(slots[i])
+            if j.state == PAUSED and state[i] == ACTIVE:
+                j.failures = 0
             j.state = state[i]
             j.next_us = next_us[i]
             j.cursor_us = cursor[i]
             if at >= 0:
                 j.updated_us = at
                 j.version += 1
+
+    def retime(self, const uint32_t[::1] slots, const uint8_t[::1] state, const int64_t[::1] next_us, const int64_t[::1] cursor,
+               const int64_t[::1] param):
+        """Change state, next nominal time, cursor and anchor: not what was asked for, so no new version."""
+        cdef Py_ssize_t n = slots.shape[0], i
+        assert param.shape[0] == n
+        self.set(slots, state, next_us, cursor, -1)
+        for i in range(n):
+            self.job(slots[i]).param_us = param[i]
 
     def remove(self, const uint32_t[::1] slots):
         """Forget jobs altogether (tombstones whose time is over). Asserts that no run row belongs to them."""

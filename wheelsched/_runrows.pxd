@@ -11,6 +11,7 @@ cdef enum:
     QUEUED = 2
     LEASED = 3
     RETRY_WAIT = 4
+    SUCCEEDED = 5
     DEAD = 6
     SKIPPED = 8
     DUE = 1
@@ -19,14 +20,23 @@ cdef enum:
     RETRY = 5
     REDRIVE = 8
     DISCARD = 9
+    SUPERSEDE = 10
+    # model.Reason, model.Trigger
+    OVERLAP = 1
+    MISFIRE = 2
+    BY_SCHEDULE = 1
+    BY_BACKFILL = 2
     # lists
     NO_LIST = 0
     FINISHED_LIST = 1
     DEAD_LIST = 2
     FIRST_LIST = 3
+    FIRED = 1  # model.Disposition
+    MOVED = 5
     # flags
     CANCEL_ASKED = 1
     DISCARDED = 2
+    LATE = 4
 
 
 cdef packed struct Run:
@@ -34,11 +44,11 @@ cdef packed struct Run:
     uint64_t id_low
     int64_t nominal_us
     int64_t created_us
-    int64_t due_us       # scheduled: armed for; retry_wait: monotonic instant; skipped: end of the range
+    int64_t due_us       # scheduled: armed for, or negative: waits for its turn; retry_wait: instant; skipped: end of the range
     int64_t queued_us
-    int64_t started_us   # of the last attempt
+    int64_t started_us   # of the last attempt; skipped by overlap: high half of the blocking run's id
     int64_t ended_us
-    int64_t token
+    int64_t token        # fencing token of the last lease; skipped by overlap: low half of the blocking run's id
     uint64_t order       # position in its list: grows by one with each entry
     Blob* payload
     Blob* result         # of the last attempt
@@ -47,7 +57,7 @@ cdef packed struct Run:
     uint32_t spec
     uint32_t worker
     uint32_t missed      # occurrences folded into this one
-    uint32_t count       # occurrences of a skipped range
+    uint32_t count       # occurrences of a skipped range; of a backfill's run: how it waits for its turn
     uint32_t list_id
     uint32_t prev
     uint32_t next
@@ -60,7 +70,7 @@ cdef packed struct Run:
     uint8_t trigger      # model.Trigger
     uint8_t reason       # model.Reason
     uint8_t disposition  # model.Disposition
-    uint8_t flags        # CANCEL_ASKED, DISCARDED
+    uint8_t flags        # CANCEL_ASKED, DISCARDED, LATE
     uint16_t unused
 
 cdef struct List:
@@ -76,7 +86,8 @@ cdef class RunRows(Rows):
     cdef uint32_t index_used
     cdef List* lists
     cdef uint32_t list_count
-    cdef uint32_t* spec_line
+    cdef uint32_t* spec_line      # ready line of a spec's runs
+    cdef uint32_t* spec_backlog   # of those that make up for the past: catch-up and backfill
     cdef uint16_t* spec_attempts
     cdef uint32_t spec_count
     cdef uint8_t moves[256]  # state << 4 | event -> state, 0: illegal
@@ -84,6 +95,9 @@ cdef class RunRows(Rows):
 
     cdef inline Run* run(self, uint32_t i) noexcept nogil:
         return <Run*>self.row(i)
+
+    cdef inline uint32_t line_of(self, Run* r) noexcept nogil:
+        return self.spec_backlog[r.spec] if r.reason == MISFIRE or r.trigger == BY_BACKFILL else self.spec_line[r.spec]
 
     cdef uint32_t lookup(self, uint64_t high, uint64_t low) noexcept nogil
     cdef int index_add(self, uint32_t slot) except -1
@@ -94,10 +108,15 @@ cdef class RunRows(Rows):
     cdef void unlink(self, uint32_t slot) noexcept nogil
     cdef void chain(self, uint32_t slot) noexcept nogil
     cdef void unchain(self, uint32_t slot) noexcept nogil
-    cdef uint32_t make(self, uint32_t job, uint64_t high, uint64_t low, uint8_t state) except? 0xFFFFFFFF
+    cdef uint32_t make(self, uint32_t job, uint64_t high, uint64_t low, uint8_t state, uint8_t disposition) except? 0xFFFFFFFF
     cdef int move(self, uint32_t slot, uint8_t event) except -1
     cdef int settle(self, uint32_t slot) except -1
     cdef int verify(self, const uint32_t[::1] slots, uint8_t event) except -1
+
+
+cdef inline bint is_waiting(Run* r) noexcept nogil:
+    """Counts as waiting in its job: a moved occurrence is in nobody's way before its instant."""
+    return r.state == SCHEDULED and r.disposition != MOVED
 
 
 cdef inline Blob* blob_of(RunRows t, uint32_t slot, int which) noexcept nogil:

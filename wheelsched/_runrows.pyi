@@ -19,8 +19,8 @@ class RunRows(Rows):
         """Number of a new empty list."""
     def list_len(self, list_id: int) -> int:
         """How many runs are in a list."""
-    def set_spec(self, spec: int, line: int, attempts: int) -> None:
-        """Ready line and attempts of the runs of a spec."""
+    def set_spec(self, spec: int, line: int, backlog: int, attempts: int) -> None:
+        """Ready line, line of catch-up and backfill, and attempts of the runs of a spec."""
     def text_id(self, slot: int) -> str:
         """The run id as 32 hex digits."""
     def of_job(self, job: int) -> list[int]:

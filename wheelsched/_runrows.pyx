@@ -54,6 +54,7 @@ cdef class RunRows(Rows):
         free(self.index)
         free(self.lists)
         free(self.spec_line)
+        free(self.spec_backlog)
         free(self.spec_attempts)
 
     cdef int clear_row(self, char* row) except -1:
@@ -80,8 +81,8 @@ cdef class RunRows(Rows):
         assert list_id < self.list_count
         return self.lists[list_id].count
 
-    def set_spec(self, uint32_t spec, uint32_t line, uint16_t attempts):
-        """Tell the ready line and the attempts of the runs of a spec."""
+    def set_spec(self, uint32_t spec, uint32_t line, uint32_t backlog, uint16_t attempts):
+        """Tell the ready line, the line of what makes up for the past, and the attempts of the runs of a spec."""
         cdef uint32_t* lines
         cdef uint16_t* counts
         if spec >= self.spec_count:
@@ -89,12 +90,17 @@ cdef class RunRows(Rows):
             if lines == NULL:
                 raise MemoryError("no memory for another definition")
             self.spec_line = lines
+            lines = <uint32_t*>realloc(self.spec_backlog, (spec + 1) * 2 * sizeof(uint32_t))
+            if lines == NULL:
+                raise MemoryError("no memory for another definition")
+            self.spec_backlog = lines
             counts = <uint16_t*>realloc(self.spec_attempts, (spec + 1) * 2 * sizeof(uint16_t))
             if counts == NULL:
                 raise MemoryError("no memory for another definition")
             self.spec_attempts = counts
             self.spec_count = (spec + 1) * 2
         self.spec_line[spec] = line
+        self.spec_backlog[spec] = backlog
         self.spec_attempts[spec] = attempts
 
     cdef void push(self, uint32_t list_id, uint32_t slot) noexcept nogil:
@@ -245,6 +251,7 @@ cdef class RunRows(Rows):
         """The only place where a state changes. Keeps the job's counts."""
         cdef Run* r = self.run(slot)
         cdef uint8_t old = r.state, new = self.moves[(r.state << 4) | event]
+        cdef bint waited = is_waiting(r)
         assert new, "moved without verify"
         self.touch(slot)
         self.unlink(slot)
@@ -253,7 +260,7 @@ cdef class RunRows(Rows):
             return 0
         self.jobs.touch(r.job)
         cdef Job* j = self.jobs.job(r.job)
-        if old == SCHEDULED:
+        if waited:
             j.waiting -= 1
         elif QUEUED <= old <= RETRY_WAIT:
             j.active -= 1
@@ -269,7 +276,7 @@ cdef class RunRows(Rows):
             self.push(FINISHED_LIST, slot)
         return 0
 
-    cdef uint32_t make(self, uint32_t job, uint64_t high, uint64_t low, uint8_t state) except? 0xFFFFFFFF:
+    cdef uint32_t make(self, uint32_t job, uint64_t high, uint64_t low, uint8_t state, uint8_t disposition) except? 0xFFFFFFFF:
         cdef uint32_t s
         assert self.jobs.live(job), f"no job in row {job}"
         assert self.lookup(high, low) == NONE, f"a second record for run {high:016x}{low:016x}"
@@ -280,10 +287,11 @@ cdef class RunRows(Rows):
         r.job = job
         r.prev = r.next = NONE
         r.state = state
+        r.disposition = disposition
         self.jobs.touch(job)
         self.chain(s)
         self.index_add(s)
-        if state == SCHEDULED:
+        if is_waiting(r):
             self.jobs.job(job).waiting += 1
         elif state == QUEUED:
             self.jobs.job(job).active += 1
@@ -380,7 +388,7 @@ cdef class RunRows(Rows):
             self.count += 1
             self.index_add(i)
             self.chain(i)
-            if r.state == SCHEDULED:
+            if is_waiting(r):
                 self.jobs.job(r.job).waiting += 1
             elif QUEUED <= r.state <= RETRY_WAIT:
                 self.jobs.job(r.job).active += 1
@@ -400,7 +408,7 @@ cdef class RunRows(Rows):
             r = self.run(s)
             saved = r.order
             if r.state == QUEUED:
-                self.push(self.spec_line[r.spec], s)
+                self.push(self.line_of(r), s)
             elif r.state == LEASED:
                 self.push(worker_lists[r.worker], s)
             elif r.state == DEAD and not r.flags & DISCARDED:
@@ -424,7 +432,7 @@ cdef class RunRows(Rows):
             in_list = r.state != SCHEDULED and r.state != RETRY_WAIT
             assert (r.list_id != NO_LIST) == in_list, f"run row {i}: list {r.list_id} in state {r.state}"
             counts = active.setdefault(r.job, [0, 0, 0])
-            counts[0] += r.state == SCHEDULED
+            counts[0] += is_waiting(r)
             counts[1] += QUEUED <= r.state <= RETRY_WAIT
             counts[2] += 1
         assert seen == self.count == self.index_used, (seen, self.count, self.index_used)

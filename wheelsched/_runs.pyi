@@ -16,12 +16,12 @@ class RunTable(RunRows):
         self, job: NDArray[np.uint32], nominal: NDArray[np.int64], state: NDArray[np.uint8], disposition: NDArray[np.uint8],
         reason: NDArray[np.uint8], until: NDArray[np.int64], count: NDArray[np.uint32], missed: NDArray[np.uint32], at: int,
     ) -> NDArray[np.uint32]:
-        """One row for each decided occurrence."""
+        """One row for each decided occurrence; one that the same run blocks as the one before lengthens that one's row."""
     def enqueue(
         self, job: NDArray[np.uint32], ids: bytes, spec: NDArray[np.uint32], trigger: NDArray[np.uint8], nominal: NDArray[np.int64],
         due: NDArray[np.int64], state: NDArray[np.uint8], payloads: list[bytes], at: int,
     ) -> NDArray[np.uint32]:
-        """Runs with ids and payloads of their own."""
+        """Runs with ids and payloads of their own; an empty payload stands for the job's."""
     def wake(self, slots: NDArray[np.uint32], at: int) -> None:
         """Scheduled and waiting runs enter their ready lines."""
     def grant(self, slots: NDArray[np.uint32], worker: int, list_id: int, token: int, at: int) -> None:
@@ -37,6 +37,12 @@ class RunTable(RunRows):
         """Cancel, redrive or discard."""
     def ask_cancel(self, slots: NDArray[np.uint32]) -> None:
         """Mark leased runs as to be cancelled."""
+    def supersede(self, slots: NDArray[np.uint32], disposition: NDArray[np.uint8], reason: NDArray[np.uint8], at: int) -> None:
+        """Runs that only waited become ledger rows."""
+    def mark_late(self, slots: NDArray[np.uint32]) -> None:
+        """Runs that were not started in time."""
+    def withdraw(self, slots: NDArray[np.uint32], until: NDArray[np.int64], count: NDArray[np.uint32]) -> None:
+        """Ledger rows beyond a clock that went back: shortened, or (count 0) taken away."""
     def fold(self, count: int) -> None:
         """Forget the oldest finished rows."""
     def find(self, ids: bytes) -> NDArray[np.uint32]:

@@ -7,8 +7,8 @@ from libc.string cimport memcpy
 from wheelsched._jobs cimport Job
 from wheelsched._rows cimport NONE, Blob, blob_bytes, blob_data, blob_drop, blob_from, blob_share
 from wheelsched._runrows cimport (
-    CANCEL_ASKED, DEAD_LIST, DISCARD, DISCARDED, DUE, FINISHED_LIST, GIVE_BACK, GRANT, LEASED, QUEUED, REDRIVE, RETRY_WAIT, SKIPPED,
-    Run, RunRows, blob_of,
+    BY_BACKFILL, BY_SCHEDULE, CANCEL_ASKED, DEAD, DEAD_LIST, DISCARD, DISCARDED, DUE, FINISHED_LIST, FIRED, GIVE_BACK, GRANT, LATE, LEASED,
+    MOVED, OVERLAP, QUEUED, REDRIVE, RETRY_WAIT, SCHEDULED, SKIPPED, SUCCEEDED, SUPERSEDE, Run, RunRows, blob_of, is_waiting,
 )
 
 import numpy as np
@@ -39,6 +39,8 @@ cdef class RunTable(RunRows):
             const uint8_t[::1] reason, const int64_t[::1] until, const uint32_t[::1] count, const uint32_t[::1] missed, int64_t at):
         """One row for each decided occurrence: a run (state queued or scheduled) or a ledger row (state skipped). Rows as uint32 array.
 
+        `until`: the end of a skipped range; the instant a scheduled run is armed for, or negative: it waits for its turn. An occurrence
+        that the same run blocks as it blocked the one before extends that one's row.
         AssertionError when a run record for that job and nominal time is there already.
         """
         cdef Py_ssize_t n = job.shape[0], i
@@ -48,24 +50,31 @@ cdef class RunTable(RunRows):
         cdef uint32_t[::1] slots = out
         cdef Job* j
         cdef Run* r
-        cdef uint32_t s
+        cdef uint32_t s, blocking
         for i in range(n):
             assert self.jobs.live(job[i]), f"no job in row {job[i]}"
             j = self.jobs.job(job[i])
-            s = self.make(job[i], (<uint64_t>(nominal[i] // 1000) << 16) | j.key_high, j.key_low, state[i])
+            blocking = self.blocking(job[i]) if state[i] == SKIPPED and reason[i] == OVERLAP else NONE
+            if blocking != NONE:
+                slots[i] = self.extend(job[i], blocking, disposition[i], until[i], count[i], at)
+                if slots[i] != NONE:
+                    continue
+            s = self.make(job[i], (<uint64_t>(nominal[i] // 1000) << 16) | j.key_high, j.key_low, state[i], disposition[i])
             slots[i] = s
             r = self.run(s)
             r.nominal_us = nominal[i]
             r.created_us = at
-            r.trigger = 1
+            r.trigger = BY_SCHEDULE
             r.spec = j.spec
-            r.disposition = disposition[i]
             r.reason = reason[i]
             r.missed = missed[i]
             r.count = count[i]
             r.due_us = until[i]
             if state[i] == SKIPPED:
                 r.ended_us = at
+                if blocking != NONE:
+                    r.started_us = <int64_t>self.run(blocking).id_high
+                    r.token = <int64_t>self.run(blocking).id_low
                 self.settle(s)
                 continue
             j.fired += 1
@@ -73,12 +82,52 @@ cdef class RunTable(RunRows):
             r.budget = self.spec_attempts[r.spec]
             if state[i] == QUEUED:
                 r.queued_us = at
-                self.push(self.spec_line[r.spec], s)
+                self.push(self.line_of(r), s)
         return out
+
+    cdef uint32_t blocking(self, uint32_t job) noexcept nogil:
+        """Row of the job's oldest open run, one that a worker may have before one that waits; NONE without one.
+
+        The chain of a job is in another order after a restart: the answer must not depend on it.
+        """
+        cdef uint32_t s = self.jobs.job(job).first_run, best = NONE
+        cdef Run* r
+        cdef Run* b
+        while s != NONE:
+            r = self.run(s)
+            if QUEUED <= r.state <= RETRY_WAIT or is_waiting(r):
+                b = self.run(best) if best != NONE else NULL
+                if b == NULL or (b.state == SCHEDULED) > (r.state == SCHEDULED) or (
+                        (b.state == SCHEDULED) == (r.state == SCHEDULED) and
+                        (r.id_high < b.id_high or (r.id_high == b.id_high and r.id_low < b.id_low))):
+                    best = s
+            s = r.job_next
+        return best
+
+    cdef uint32_t extend(self, uint32_t job, uint32_t blocking, uint8_t disposition, int64_t until, uint32_t count, int64_t at) except? 0xFFFFFFFE:
+        """Lengthen the job's latest occurrence when it is a range that the same run blocks: its row. NONE when it isn't."""
+        cdef uint32_t s = self.jobs.job(job).first_run, latest = NONE
+        cdef Run* r
+        while s != NONE:
+            r = self.run(s)
+            if r.trigger == BY_SCHEDULE and (latest == NONE or r.nominal_us > self.run(latest).nominal_us):
+                latest = s
+            s = r.job_next
+        if latest == NONE:
+            return NONE
+        r = self.run(latest)
+        if r.state != SKIPPED or r.reason != OVERLAP or r.disposition != disposition or until <= r.due_us or \
+                r.started_us != <int64_t>self.run(blocking).id_high or r.token != <int64_t>self.run(blocking).id_low:
+            return NONE
+        self.touch(latest)
+        r.due_us = until
+        r.count += count
+        r.ended_us = at
+        return latest
 
     def enqueue(self, const uint32_t[::1] job, bytes ids, const uint32_t[::1] spec, const uint8_t[::1] trigger, const int64_t[::1] nominal,
                 const int64_t[::1] due, const uint8_t[::1] state, payloads, int64_t at):
-        """Runs with ids of their own (16 bytes each) and their own payloads. Rows as a uint32 array."""
+        """Runs with ids of their own (16 bytes each) and their own payloads; an empty one stands for the job's. Rows as a uint32 array."""
         cdef Py_ssize_t n = job.shape[0], i
         assert len(ids) == 16 * n and n == spec.shape[0] == trigger.shape[0] == nominal.shape[0] == due.shape[0] == state.shape[0]
         cdef list payload_list = list(payloads)
@@ -90,22 +139,25 @@ cdef class RunTable(RunRows):
         cdef Run* r
         cdef uint32_t s
         for i in range(n):
-            s = self.make(job[i], _load64(p), _load64(p + 8), state[i])
+            s = self.make(job[i], _load64(p), _load64(p + 8), state[i], MOVED if trigger[i] == BY_SCHEDULE else FIRED)
             p += 16
             slots[i] = s
             r = self.run(s)
             payload = payload_list[i]
-            r.payload = blob_from(payload)
+            r.payload = blob_from(payload) if len(payload) else blob_share(self.jobs.job(job[i]).payload)
             r.nominal_us = nominal[i]
             r.created_us = at
             r.due_us = due[i]
             r.trigger = trigger[i]
             r.spec = spec[i]
-            r.disposition = 1
+            if trigger[i] == BY_SCHEDULE:
+                self.jobs.job(job[i]).fired += 1
             r.budget = self.spec_attempts[r.spec]
+            if trigger[i] == BY_BACKFILL and due[i] < 0:
+                r.count = <uint32_t>(-1 - due[i])  # see overlap.backfill_wait; kept when `due_us` is needed for retries
             if state[i] == QUEUED:
                 r.queued_us = at
-                self.push(self.spec_line[r.spec], s)
+                self.push(self.line_of(r), s)
         return out
 
     def wake(self, const uint32_t[::1] slots, int64_t at):
@@ -115,7 +167,7 @@ cdef class RunTable(RunRows):
         for i in range(slots.shape[0]):
             self.move(slots[i], DUE)
             self.run(slots[i]).queued_us = at
-            self.push(self.spec_line[self.run(slots[i]).spec], slots[i])
+            self.push(self.line_of(self.run(slots[i])), slots[i])
 
     def grant(self, const uint32_t[::1] slots, uint32_t worker, uint32_t list_id, int64_t token, int64_t at):
         """Lease queued runs to a worker, tokens counting up from `token`. An attempt is spent."""
@@ -147,7 +199,7 @@ cdef class RunTable(RunRows):
             self.move(slots[i], GIVE_BACK)
             r = self.run(slots[i])
             r.attempt -= 1
-            self.insert(self.spec_line[r.spec], slots[i])
+            self.insert(self.line_of(r), slots[i])
 
     def finish(self, const uint32_t[::1] slots, const uint8_t[::1] event, const uint8_t[::1] outcome, const int64_t[::1] started,
                const int64_t[::1] ended, const int64_t[::1] due, dict results, dict histories):
@@ -170,6 +222,10 @@ cdef class RunTable(RunRows):
                 r.due_us = due[i]
             else:
                 self.settle(slots[i])
+            if r.state == SUCCEEDED:
+                self.jobs.job(r.job).failures = 0
+            elif r.state == DEAD and self.jobs.job(r.job).failures < 255:
+                self.jobs.job(r.job).failures += 1
         for i, data in results.items():
             r = self.run(slots[i])
             blob_drop(r.result)
@@ -193,7 +249,7 @@ cdef class RunTable(RunRows):
             if event == REDRIVE:
                 r.budget = min(0xFFFF, r.attempt + self.spec_attempts[r.spec])
                 r.queued_us = at
-                self.push(self.spec_line[r.spec], slots[i])
+                self.push(self.line_of(r), slots[i])
             elif event == DISCARD:
                 r.flags |= DISCARDED
                 self.push(FINISHED_LIST, slots[i])
@@ -215,18 +271,62 @@ cdef class RunTable(RunRows):
             self.touch(slots[i])
             self.run(slots[i]).flags |= CANCEL_ASKED
 
+    def supersede(self, const uint32_t[::1] slots, const uint8_t[::1] disposition, const uint8_t[::1] reason, int64_t at):
+        """Runs that only waited give their place to another: ledger rows from now on."""
+        cdef Py_ssize_t i
+        cdef Run* r
+        self.verify(slots, SUPERSEDE)
+        for i in range(slots.shape[0]):
+            self.move(slots[i], SUPERSEDE)
+            r = self.run(slots[i])
+            if r.trigger == BY_SCHEDULE and self.jobs.job(r.job).fired:
+                self.jobs.job(r.job).fired -= 1
+            r.disposition = disposition[i]
+            r.reason = reason[i]
+            r.due_us = r.nominal_us
+            r.count = 1
+            r.ended_us = at
+            self.settle(slots[i])
+
+    def mark_late(self, const uint32_t[::1] slots):
+        """Runs that were not started in time."""
+        cdef Py_ssize_t i
+        for i in range(slots.shape[0]):
+            assert self.live(slots[i])
+        for i in range(slots.shape[0]):
+            self.touch(slots[i])
+            self.run(slots[i]).flags |= LATE
+
+    def withdraw(self, const uint32_t[::1] slots, const int64_t[::1] until, const uint32_t[::1] count):
+        """Ledger rows beyond a clock that went back: shortened, or (count 0) taken away."""
+        cdef Py_ssize_t i
+        cdef uint32_t s
+        for i in range(slots.shape[0]):
+            assert self.live(slots[i]) and self.run(slots[i]).state == SKIPPED
+        for i in range(slots.shape[0]):
+            s = slots[i]
+            self.touch(s)
+            if count[i]:
+                self.run(s).due_us = until[i]
+                self.run(s).count = count[i]
+            else:
+                self.drop(s)
+
+    cdef int drop(self, uint32_t s) except -1:
+        """Take a settled row out of everything."""
+        self.touch(s)
+        self.jobs.touch(self.run(s).job)
+        self.unlink(s)
+        self.unchain(s)
+        self.index_remove(s)
+        self.release(s)
+        return 0
+
     def fold(self, uint32_t count):
         """Forget the `count` oldest finished rows: history has them."""
-        cdef uint32_t s
         assert count <= self.lists[FINISHED_LIST].count
         for _ in range(count):
-            s = self.lists[FINISHED_LIST].head
-            self.touch(s)
-            self.jobs.touch(self.run(s).job)
-            self.unlink(s)
-            self.unchain(s)
-            self.index_remove(s)
-            self.release(s)
+            self.drop(self.lists[FINISHED_LIST].head)
 
     # Questions
 

@@ -12,30 +12,33 @@ The same names, arguments, errors and promises as in `client`. One AsyncClient b
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from .atransport import AsyncTransport
 from .bulk import put_many_flow
-from .client import RETRY_FOR_S, TIMEOUT_S, WAIT_GRACE_S, default_socket_path
-from .errors import FailedPreconditionError, NotFoundError, RunTimeout, UnavailableError, WheelschedError
-from .session import Session, backoff_s
-from .transport import CONNECT_S, check_path
+from .client import RETRY_FOR_S, TIMEOUT_S, WAIT_GRACE_S, default_socket_path, user_name
+from .errors import NotFoundError, RunTimeout, WheelschedError
+from .transport import check_path
 from .verbs import WAIT_S_MAX, Verbs, call_seconds, outcome
+from .verbs_time import TimeVerbs
 from .views import RunInfo
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping
     from datetime import datetime
     from types import TracebackType
     from typing import Self
 
     from .model import Call, Job
-    from .session import Ask, Open
+    from .session import Ask
+    from .staging import Applied
     from .verbs import Pages
     from .views import JobInfo, PutResults
+    from .views_forecast import Forecast
+    from .views_time import Backfill, Calendar, Hold, JobChange, TzDiff, Why
 
 __all__ = ["AsyncClient", "AsyncListing", "AsyncRun"]
 
@@ -85,178 +88,14 @@ class AsyncListing(Generic[T]):
                 yield item
 
 
-class _Link(asyncio.Protocol):
-    """One connection; hands everything to its owner while it is the owner's."""
-
-    def __init__(self, owner: _AsyncTransport) -> None:
-        self._owner = owner
-        self.transport: asyncio.Transport | None = None
-        self.paused = False
-        self.gone = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._owner.received(self, data)
-
-    def pause_writing(self) -> None:
-        self.paused = True
-
-    def resume_writing(self) -> None:
-        self.paused = False
-        self._owner.flush()
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason changes nothing
-        self.gone = True
-        self._owner.lost(self)
-
-    def end(self) -> None:
-        """Drop it; `connection_lost` follows and finds it no longer the owner's."""
-        if self.transport is not None:
-            self.transport.abort()
-
-
-class _AsyncTransport:
-    """Sends what is asked and waits for answers; reconnects and sends again by itself."""
-
-    def __init__(self, path: str, name: str, retry_for: float) -> None:
-        self.path = path
-        self._session = Session(name, path, retry_for)
-        self._link: _Link | None = None
-        self._connecting: asyncio.Task[None] | None = None
-        self._waiters: dict[Open[Any], asyncio.Future[None]] = {}
-        self._closed = False
-
-    def begin(self, ask: Ask[T]) -> Open[T]:
-        """Start a request; `finish` or `drop` must follow. FailedPreconditionError when the client is closed."""
-        if self._closed:
-            raise FailedPreconditionError("this client is closed; make a new one")
-        opened = self._session.begin(ask)
-        self.flush()
-        return opened
-
-    async def sent(self, opened: Open[Any], seconds: float | None) -> None:
-        """Wait until all of a request is with the transport. Errors as `finish`."""
-        await self._until(opened, seconds, flush=True)
-
-    async def finish(self, opened: Open[T], seconds: float | None) -> T:
-        """As Transport.finish."""
-        end = None if seconds is None else time.monotonic() + seconds
-        while True:
-            await self._until(opened, None if end is None else end - time.monotonic(), flush=False)
-            if not opened.wants_retry:
-                return opened.result()
-            pause = backoff_s(opened.unavailable + 1)
-            if end is not None and time.monotonic() + pause >= end:
-                return opened.result()
-            await asyncio.sleep(pause)
-            if self._closed or not self._session.again(opened, time.monotonic()):
-                return opened.result()
-            self.flush()
-
-    def drop(self, opened: Open[Any]) -> None:
-        """Nobody waits for this any more."""
-        self._session.drop(opened)
-
-    async def close(self) -> None:
-        """End the connection; what others wait for fails with UnavailableError."""
-        self._closed = True
-        self._session.fail_all(UnavailableError("the client was closed"))
-        self._wake_all()
-        task, self._connecting = self._connecting, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
-        link, self._link = self._link, None
-        if link is not None:
-            link.end()
-            await asyncio.sleep(0)  # the loop closes the descriptor in its next turn
-
-    def flush(self) -> None:
-        """Hand the transport what it takes."""
-        link = self._link
-        if link is None or link.transport is None:
-            return
-        while self._session.wants_to_send and not link.paused:
-            chunk = self._session.next_chunk()
-            link.transport.write(chunk)
-            self._wake(self._session.took(len(chunk)))
-
-    def received(self, link: _Link, data: bytes) -> None:
-        """Bytes of the server."""
-        if link is not self._link:
-            return
-        try:
-            for opened in self._session.received(data):
-                self._wake(opened)
-        except UnavailableError:  # in answer to hello: it is going away
-            self.lost(link)
-        except WheelschedError as e:
-            self._session.fail_all(e)
-            self.lost(link)
-        self.flush()
-
-    def lost(self, link: _Link) -> None:
-        """A connection is gone, or is given up."""
-        if link is self._link:
-            self._link = None
-            link.end()
-            self._session.lost(time.monotonic())
-            self._wake_all()
-
-    def _wake(self, opened: Open[Any] | None) -> None:
-        waiter = None if opened is None else self._waiters.get(opened)
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
-
-    def _wake_all(self) -> None:
-        for opened in list(self._waiters):
-            self._wake(opened)
-
-    async def _until(self, opened: Open[Any], seconds: float | None, *, flush: bool) -> None:
-        end = None if seconds is None else time.monotonic() + seconds
-        try:
-            while not opened.answered and not (flush and opened.sent):
-                wait_s = self._session.patience(opened, time.monotonic(), end)
-                if self._link is None and self._connecting is None:
-                    self._connecting = asyncio.create_task(self._connect())
-                waiter = self._waiters[opened] = asyncio.get_running_loop().create_future()
-                await asyncio.wait([waiter], timeout=wait_s)
-        except BaseException:
-            self._session.drop(opened)
-            raise
-        finally:
-            self._waiters.pop(opened, None)
-
-    async def _connect(self) -> None:
-        try:
-            await asyncio.sleep(max(0.0, self._session.connect_at - time.monotonic()))
-            async with asyncio.timeout(CONNECT_S):
-                _, link = await asyncio.get_running_loop().create_unix_connection(lambda: _Link(self), self.path)
-        except OSError as e:
-            self._session.not_connected(e, time.monotonic())
-        else:
-            if not self._closed:
-                self._link = link
-                self._session.connected()
-            if self._closed or link.gone:
-                self.lost(link)
-                link.end()
-        finally:
-            self._connecting = None
-        self.flush()
-        self._wake_all()
-
-
 class AsyncClient:
     """The client of a server on this machine, for asyncio. Arguments as Client's; every method is as Client's."""
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, timeout: Any = TIMEOUT_S, retry_for: float = RETRY_FOR_S) -> None:
         self._verbs: Verbs[AsyncRun] = Verbs(lambda raw: AsyncRun(raw, self))
+        self._times: TimeVerbs[AsyncRun] = TimeVerbs(self._verbs.read_run)
         self._timeout = call_seconds(timeout, None)
-        self._transport = _AsyncTransport(
+        self._transport = AsyncTransport(
             check_path(default_socket_path() if path is None else path), f"asyncio client {os.getpid()}", retry_for
         )
 
@@ -292,24 +131,7 @@ class AsyncClient:
 
     async def put_many(self, jobs: Iterable[Job], *, timeout: Any = None) -> PutResults:
         """As Client.put_many."""
-        flow = put_many_flow(jobs)
-        step: Callable[[], tuple[str, Any]] = partial(next, flow)
-        while True:
-            try:
-                what, value = step()
-            except StopIteration as stop:
-                results: PutResults = stop.value
-                return results
-            try:
-                if what == "start":
-                    value = await self._start(value, timeout)
-                elif what == "finish":
-                    value = await self._transport.finish(value, call_seconds(timeout, self._timeout))
-                else:
-                    self._transport.drop(value)
-                step = partial(flow.send, value)
-            except WheelschedError as e:
-                step = partial(flow.throw, e)
+        return await self._carry_out(put_many_flow(jobs), timeout)
 
     async def enqueue(
         self,
@@ -377,11 +199,13 @@ class AsyncClient:
         until: Any = None,
         *,
         skipped: bool = False,
+        late: bool = False,
         limit: int | None = None,
         timeout: Any = None,
     ) -> AsyncListing[AsyncRun]:
         """As Client.runs."""
-        return self._listing(self._verbs.runs(job, state, since=since, until=until, skipped=skipped, limit=limit), timeout)
+        pages = self._verbs.runs(job, state, since=since, until=until, skipped=skipped, late=late, limit=limit)
+        return self._listing(pages, timeout)
 
     async def cancel(self, run_id: str, *, timeout: Any = None) -> AsyncRun:
         """As Client.cancel."""
@@ -402,6 +226,94 @@ class AsyncClient:
     async def stats(self, *, timeout: Any = None) -> dict[str, Any]:
         """As Client.stats."""
         return await self._do(self._verbs.stats(), timeout)
+
+    async def forecast(self, span: Any = "24h", bucket: Any = "1m", queue: str | None = None, *, timeout: Any = None) -> Forecast:
+        """As Client.forecast."""
+        return await self._do(self._verbs.forecast(span, bucket, queue), timeout)
+
+    async def apply(
+        self, jobs: Iterable[Job], prune: str | None = None, dry_run: bool = False, *, calendars: Mapping[str, Any] | None = None,
+        timeout: Any = None,
+    ) -> Applied:
+        """As Client.apply."""
+        return await self._carry_out(self._verbs.apply(jobs, prune, dry_run, self._times.calendar_wires(calendars)), timeout)
+
+    async def _carry_out(self, flow: Generator[tuple[str, Any], Any, T], timeout: Any) -> T:
+        step: Callable[[], tuple[str, Any]] = partial(next, flow)
+        while True:
+            try:
+                what, value = step()
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            try:
+                if what == "start":
+                    value = await self._start(value, timeout)
+                elif what == "finish":
+                    value = await self._transport.finish(value, call_seconds(timeout, self._timeout))
+                else:
+                    self._transport.drop(value)
+                step = partial(flow.send, value)
+            except WheelschedError as e:
+                step = partial(flow.throw, e)
+
+    async def why(self, name: str, scheduled_at: Any, *, timeout: Any = None) -> Why:
+        """As Client.why."""
+        return await self._do(self._times.why(name, scheduled_at), timeout)
+
+    async def skip(self, name: str, scheduled_at: Any, *, undo: bool = False, timeout: Any = None) -> Why:
+        """As Client.skip."""
+        return await self._do(self._times.skip(name, scheduled_at, undo), timeout)
+
+    async def move(self, name: str, scheduled_at: Any, to: Any, *, timeout: Any = None) -> AsyncRun:
+        """As Client.move."""
+        run = await self._do(self._times.move(name, scheduled_at, to), timeout)
+        return run if run.known else await self.run(run.id, timeout=timeout)
+
+    async def backfill(
+        self,
+        name: str,
+        since: Any,
+        until: Any,
+        *,
+        dry_run: bool = False,
+        only: str = "missing",
+        overlap: Any = None,
+        backwards: bool = False,
+        timeout: Any = None,
+    ) -> Backfill:
+        """As Client.backfill."""
+        ask = self._times.backfill(name, since, until, dry_run=dry_run, only=only, overlap=overlap, backwards=backwards)
+        return await self._do(ask, timeout)
+
+    async def history(self, name: str, limit: int = 100, *, timeout: Any = None) -> list[JobChange]:
+        """As Client.history."""
+        return await self._do(self._times.history(name, limit, user_name), timeout)
+
+    async def calendar(self, name: str, *, timeout: Any = None, **definition: Any) -> Calendar:
+        """As Client.calendar."""
+        ask = self._times.calendar_put(name, definition) if definition else self._times.calendar_get(name)
+        return await self._do(ask, timeout)
+
+    async def calendars(self, *, timeout: Any = None) -> list[Calendar]:
+        """As Client.calendars."""
+        return await self._do(self._times.calendars(), timeout)
+
+    async def calendar_delete(self, name: str, *, timeout: Any = None) -> str:
+        """As Client.calendar_delete."""
+        return await self._do(self._times.calendar_delete(name), timeout)
+
+    async def hold(self, note: str = "", *, timeout: Any = None) -> Hold:
+        """As Client.hold."""
+        return await self._do(self._times.hold(note), timeout)
+
+    async def release(self, *, timeout: Any = None) -> Hold:
+        """As Client.release."""
+        return await self._do(self._times.release(), timeout)
+
+    async def tzdiff(self, *, timeout: Any = None) -> TzDiff:
+        """As Client.tzdiff."""
+        return await self._do(self._times.tzdiff(), timeout)
 
     def _listing(self, pages: Callable[[], Pages[T]], timeout: Any) -> AsyncListing[T]:
         return AsyncListing(lambda ask: self._do(ask, timeout), pages)

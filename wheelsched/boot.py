@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from . import history
+from .admin_commands import set_hold
 from .clock import Clock
 from .connections import Listener
 from .cron import Zones
@@ -17,7 +18,7 @@ from .engine import Engine
 from .errors import ConfigError, CorruptJournalError, LockedError
 from .journal import LmdbJournal
 from .keeper import Keeper
-from .model import CLOCK_STEP_US, US, Outcome
+from .model import CLOCK_STEP_US, US, Outcome, to_datetime
 from .pool import Pool, kill_former_generation
 from .server import EXIT_CONFIG, Server
 from .state import recover
@@ -75,6 +76,8 @@ def _take_over(state: State, config: Config, clock: Clock, boot: str) -> Engine:
         state, Zones(load_zone), history.pack, clock.now(), zone_version=ZONE_VERSION, boot_id=boot, server=f"wheelsched {__version__}"
     )
     engine.clock_offset_us = config.clock_offset_us
+    if config.hold and state.meta.held_us < 0:
+        set_hold(engine, os.geteuid(), on=True, note="serve --hold")
     for worker, known in list(state.workers.items()):
         if known.kind == "pool":
             started = proofs.get(worker) if same_boot else None
@@ -147,6 +150,12 @@ def _serve(config: Config) -> int:
     server = Server(config, keeper, engine, pool, listener, clock)
     if behind:
         server.inputs.append(ClockBack(keeper.fired_after(clock.now().wall_us)))
+    if state.meta.held_us >= 0:
+        since = f"{to_datetime(state.meta.held_us):%Y-%m-%d %H:%M:%SZ}" + (f" ({state.meta.hold_note})" if state.meta.hold_note else "")
+        say(f"all triggering is held since {since}; `wheelsched admin release` ends that")
+    if state.tzdiff and state.tzdiff["at"] == engine.now.wall_us:
+        diff = state.tzdiff
+        say(f"zone data {diff['old']} became {diff['new']}: {diff['total']} jobs moved; `wheelsched admin tzdiff` lists them")
     say(
         f"serving {config.data} on {config.socket}: {len(state.jobs)} jobs, {len(state.runs)} open runs,"
         f" generation {state.meta.generation}, {config.workers} workers, ready in {time.monotonic() - begun:.2f} s (pid {os.getpid()})"

@@ -157,12 +157,19 @@ def _key(call: Call, schedule: Any, policies: dict[str, Any]) -> Any:
         parts.append(len(values))
         for name, value in values.items():
             parts += (name, type(value), value)
-    key = tuple(parts)
-    try:
-        hash(key)
-    except TypeError:
-        return object()
-    return key
+    for freeze in (tuple, _frozen):
+        key = freeze(parts)
+        try:
+            hash(key)
+        except TypeError:
+            continue
+        return key
+    return object()
+
+
+def _frozen(value: Any) -> Any:
+    """Lists (unions, names of calendars) as tuples, which can be hashed."""
+    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
 
 
 def _named(error: WheelschedError, job: Any, row: int) -> WheelschedError:

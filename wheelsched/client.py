@@ -14,6 +14,7 @@ DeadlineExceededError after the timeout, and the error that the server answers.
 from __future__ import annotations
 
 import os
+import pwd
 import time
 from abc import ABC, abstractmethod
 from functools import partial
@@ -24,20 +25,24 @@ from .bulk import put_many_flow
 from .errors import NotFoundError, RunTimeout, WheelschedError
 from .transport import Transport, check_path
 from .verbs import WAIT_S_MAX, Verbs, call_seconds, outcome
+from .verbs_time import TimeVerbs
 from .views import RunInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
     from datetime import datetime
     from types import TracebackType
     from typing import Self
 
     from .model import Call, Job
     from .session import Ask
+    from .staging import Applied
     from .verbs import Pages
     from .views import JobInfo, PutResults
+    from .views_forecast import Forecast
+    from .views_time import Backfill, Calendar, Hold, JobChange, TzDiff, Why
 
-__all__ = ["BaseClient", "Client", "Listing", "Run", "default_socket_path"]
+__all__ = ["BaseClient", "Client", "Listing", "Run", "default_socket_path", "user_name"]
 
 T = TypeVar("T")
 
@@ -55,6 +60,14 @@ def default_socket_path() -> str:
     if runtime:
         return str(Path(runtime, "wheelsched", "wheelsched.sock"))
     return str(Path("~/.wheelsched/wheelsched.sock").expanduser())
+
+
+def user_name(uid: int) -> str | None:
+    """The name of a user of this machine; None for a uid that has none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return None
 
 
 class Run(RunInfo):
@@ -107,6 +120,7 @@ class BaseClient(ABC):
 
     def __init__(self) -> None:
         self._verbs: Verbs[Run] = Verbs(lambda raw: Run(raw, self))
+        self._times: TimeVerbs[Run] = TimeVerbs(lambda raw: self._verbs.read_run(raw))  # noqa: PLW0108 - the `_verbs` of a subclass
 
     @abstractmethod
     def _do(self, ask: Ask[T], timeout: Any) -> T:
@@ -150,24 +164,7 @@ class BaseClient(ABC):
         On an error the frames before it are done: `detail["accepted"]` counts their jobs, `detail["jobs"]` has
         [row, message] of those refused.
         """
-        flow = put_many_flow(jobs)
-        step: Callable[[], tuple[str, Any]] = partial(next, flow)
-        while True:
-            try:
-                what, value = step()
-            except StopIteration as stop:
-                results: PutResults = stop.value
-                return results
-            try:
-                if what == "start":
-                    value = self._start(value, timeout)
-                elif what == "finish":
-                    value = self._finish(value, timeout)
-                else:
-                    self._drop(value)
-                step = partial(flow.send, value)
-            except WheelschedError as e:
-                step = partial(flow.throw, e)
+        return self._carry_out(put_many_flow(jobs), timeout)
 
     def enqueue(
         self,
@@ -235,14 +232,16 @@ class BaseClient(ABC):
         until: Any = None,
         *,
         skipped: bool = False,
+        late: bool = False,
         limit: int | None = None,
         timeout: Any = None,
     ) -> Listing[Run]:
         """Runs, oldest first: of a job or a glob of names, in a state, nominal times from `since` to `until`.
 
-        `skipped`: with the occurrences that made no run.
+        `skipped`: with the occurrences that made no run. `late`: only the runs that are marked late (see `late_after` of put).
         """
-        return self._listing(self._verbs.runs(job, state, since=since, until=until, skipped=skipped, limit=limit), timeout)
+        pages = self._verbs.runs(job, state, since=since, until=until, skipped=skipped, late=late, limit=limit)
+        return self._listing(pages, timeout)
 
     def cancel(self, run_id: str, *, timeout: Any = None) -> Run:
         """End a run: at once when it waits, cooperatively and then by force when it runs. NotFoundError."""
@@ -263,6 +262,116 @@ class BaseClient(ABC):
     def stats(self, *, timeout: Any = None) -> dict[str, Any]:
         """Counters, lag percentiles, workers, queues, tasks nobody serves."""
         return self._do(self._verbs.stats(), timeout)
+
+    def forecast(self, span: Any = "24h", bucket: Any = "1m", queue: str | None = None, *, timeout: Any = None) -> Forecast:
+        """An exact histogram of the starts of the next `span`, by queue (or those that the glob matches), a count for each `bucket`.
+
+        Durations in whole seconds: `span` up to 31 days, at most 100,000 buckets.
+        """
+        return self._do(self._verbs.forecast(span, bucket, queue), timeout)
+
+    def apply(
+        self, jobs: Iterable[Job], prune: str | None = None, dry_run: bool = False, *, calendars: Mapping[str, Any] | None = None,
+        timeout: Any = None,
+    ) -> Applied:
+        """Put all these jobs in one commit, at most 200,000; their policies may have `note` and `paused` too.
+
+        `prune`: delete the jobs that match this pattern and are not among them. `dry_run`: only tell what would be done.
+        `calendars`: {name: what `calendar` takes} to put in the same commit, before the jobs.
+        InvalidArgumentError lists every fault as [row, message] in `detail["jobs"]`; then nothing was changed.
+        """
+        return self._carry_out(self._verbs.apply(jobs, prune, dry_run, self._times.calendar_wires(calendars)), timeout)
+
+    def _carry_out(self, flow: Generator[tuple[str, Any], Any, T], timeout: Any) -> T:
+        """The steps of a flow of several questions, to its result."""
+        step: Callable[[], tuple[str, Any]] = partial(next, flow)
+        while True:
+            try:
+                what, value = step()
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            try:
+                if what == "start":
+                    value = self._start(value, timeout)
+                elif what == "finish":
+                    value = self._finish(value, timeout)
+                else:
+                    self._drop(value)
+                step = partial(flow.send, value)
+            except WheelschedError as e:
+                step = partial(flow.throw, e)
+
+    def why(self, name: str, scheduled_at: Any, *, timeout: Any = None) -> Why:
+        """What became of the occurrence of a job at a nominal time, or will become. NotFoundError: no such job or occurrence."""
+        return self._do(self._times.why(name, scheduled_at), timeout)
+
+    def skip(self, name: str, scheduled_at: Any, *, undo: bool = False, timeout: Any = None) -> Why:
+        """Leave out one coming occurrence of a job; `undo` takes that back. What will become of it, as `why` tells it.
+
+        NotFoundError: no such job; FailedPreconditionError: it is decided already, or no occurrence is due then.
+        """
+        return self._do(self._times.skip(name, scheduled_at, undo), timeout)
+
+    def move(self, name: str, scheduled_at: Any, to: Any, *, timeout: Any = None) -> Run:
+        """Run one coming occurrence of a job at another instant. The run, scheduled for `to`. Errors as `skip`."""
+        run = self._do(self._times.move(name, scheduled_at, to), timeout)
+        return run if run.known else self.run(run.id, timeout=timeout)
+
+    def backfill(
+        self,
+        name: str,
+        since: Any,
+        until: Any,
+        *,
+        dry_run: bool = False,
+        only: str = "missing",
+        overlap: Any = None,
+        backwards: bool = False,
+        timeout: Any = None,
+    ) -> Backfill:
+        """Make runs for a job's past occurrences with nominal times from `since` to `until`, both included.
+
+        `only`: "missing" leaves alone those that have a run, "failed" runs again those whose run ended badly, too. Run ids are
+        f(job, nominal time), as the schedule's are, so nothing is made twice. `overlap` instead of the job's own policy:
+        "buffer_all" (one after another) or Overlap("allow", max=N) (N side by side). `backwards`: newest first. `dry_run`:
+        make nothing, tell what would be made. NotFoundError, ResourceExhaustedError (how many it would be, and the limit).
+        """
+        ask = self._times.backfill(name, since, until, dry_run=dry_run, only=only, overlap=overlap, backwards=backwards)
+        return self._do(ask, timeout)
+
+    def history(self, name: str, limit: int = 100, *, timeout: Any = None) -> list[JobChange]:
+        """Who changed a job, when, from what to what, newest first. NotFoundError."""
+        return self._do(self._times.history(name, limit, user_name), timeout)
+
+    def calendar(self, name: str, *, timeout: Any = None, **definition: Any) -> Calendar:
+        """Create or change a calendar that jobs can name, or read it when no definition is given. NotFoundError.
+
+        `mode`: "exclude" (nothing runs at these instants) or "include" (only at these); `tz`; `dates` ("2026-12-25"), `yearly`
+        ("12-25"), `weekdays` ("sat"), `windows` (from and to, instants), `daily` (from and to, times of day, perhaps on some weekdays).
+        """
+        ask = self._times.calendar_put(name, definition) if definition else self._times.calendar_get(name)
+        return self._do(ask, timeout)
+
+    def calendars(self, *, timeout: Any = None) -> list[Calendar]:
+        """All calendars, with how many jobs name each."""
+        return self._do(self._times.calendars(), timeout)
+
+    def calendar_delete(self, name: str, *, timeout: Any = None) -> str:
+        """End a calendar; its name. NotFoundError, FailedPreconditionError while a job names it."""
+        return self._do(self._times.calendar_delete(name), timeout)
+
+    def hold(self, note: str = "", *, timeout: Any = None) -> Hold:
+        """Stop all triggering until `release`; runs that are there go on."""
+        return self._do(self._times.hold(note), timeout)
+
+    def release(self, *, timeout: Any = None) -> Hold:
+        """Trigger again; what came due meanwhile is decided by each job's policies. `missed` jobs did."""
+        return self._do(self._times.release(), timeout)
+
+    def tzdiff(self, *, timeout: Any = None) -> TzDiff:
+        """Which jobs' next time the last change of the zone data moved."""
+        return self._do(self._times.tzdiff(), timeout)
 
     def _listing(self, pages: Callable[[], Pages[T]], timeout: Any) -> Listing[T]:
         return Listing(lambda ask: self._do(ask, timeout), pages)

@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from . import protocol, reads, run_commands
+from . import admin_commands, occurrences, protocol, reads, run_commands
+from .apply import apply, stage
 from .arguments import done, text, whole
 from .errors import FailedPreconditionError, InvalidArgumentError
-from .misfire import paused_since, plan, skip_paused
-from .model import NEVER, NOTE_MAX, JobState, Reason, RunState
+from .misfire import SKIP_PAUSED, Catching, owed_after, plan, skip_unattended
+from .model import NEVER, NOTE_MAX, JobState, RunState
+from .overlap import cancel_rows
 from .put import job_row, put, put_many
-from .specs import KIND_AT, KIND_MANUAL
+from .schedules import KIND_AFTER, KIND_AT, KIND_MANUAL
+from .why import why
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +39,8 @@ def upcoming(engine: Engine, cmd: Incoming) -> bytes:
         spec, param = fields["spec"].copy(), fields["param_us"].copy()
         at = fields["next_us"].copy()
         while len(out) < n and at[0] != NEVER:
-            out.append(int(at[0]))
+            if (row, int(at[0])) not in engine.state.exceptions and not engine.specs.excluded(spec, at)[0]:
+                out.append(int(at[0]))
             at = engine.specs.next(spec, param, at)
     return protocol.encode_ok(cmd.request.id, out)
 
@@ -58,7 +62,7 @@ def pause(engine: Engine, cmd: Incoming) -> bytes:
     state = engine.state.jobs.gather(np.array([row], np.uint32))["state"][0]
     if state == JobState.FINISHED:
         raise FailedPreconditionError("the job is finished: nothing is left to pause")
-    skip_paused(engine, row)
+    skip_unattended(engine, row)
     _change(engine, cmd, row, JobState.PAUSED, NEVER, note)
     return done(engine, cmd, reads.job(engine.state, row))
 
@@ -66,7 +70,8 @@ def pause(engine: Engine, cmd: Incoming) -> bytes:
 def resume(engine: Engine, cmd: Incoming) -> bytes:
     """Trigger again. What was due while paused is skipped (default), or the latest or all of it runs.
 
-    A one-time job whose time passed runs now unless `skip` is given.
+    A one-time job whose time passed runs now unless `skip` is given. A delay after completion counts from now, or from the end of
+    the run that is under way.
     """
     catchup = cmd.request.args.get("catchup")
     if catchup not in (None, "skip", "latest", "all"):
@@ -76,35 +81,43 @@ def resume(engine: Engine, cmd: Incoming) -> bytes:
     fields = engine.state.jobs.gather(rows).copy()
     if fields["state"][0] != JobState.PAUSED:
         return done(engine, cmd, reads.job(engine.state, row))
-    spec = int(fields["spec"][0])
-    once = engine.specs.kind[spec] == KIND_AT
-    after = fields["cursor_us"] if once else paused_since(engine, fields)
-    fields["next_us"] = following = engine.specs.next(fields["spec"].copy(), fields["param_us"].copy(), after)
-    policy = catchup or ("latest" if once else "skip")
-    state = JobState.FINISHED if following[0] == NEVER and engine.specs.kind[spec] != KIND_MANUAL else JobState.ACTIVE
-    _change(engine, cmd, row, state, int(following[0]), "")
-    if following[0] <= engine.now.wall_us:
-        planned = plan(engine, row, fields[0], engine.now.wall_us + 1,
-                       {"policy": policy, "window_us": None, "max": 1_000}, Reason.PAUSE)
-        engine.record_planned(planned)
+    kind = engine.specs.kind[int(fields["spec"][0])]
+    after = fields["cursor_us"] if kind == KIND_AT else owed_after(engine, fields)
+    following = engine.specs.next(fields["spec"].copy(), fields["param_us"].copy(), after)
+    if kind == KIND_AFTER:
+        following[:] = NEVER
+    goes_on = following[0] < NEVER or kind in (KIND_MANUAL, KIND_AFTER)
+    fields["next_us"] = following
+    _change(engine, cmd, row, JobState.ACTIVE if goes_on else JobState.FINISHED, int(following[0]), "")
+    if following[0] <= engine.now.wall_us and engine.state.meta.held_us < 0:
+        policy = catchup or ("latest" if kind == KIND_AT else "skip")
+        engine.record_planned(plan(engine, row, fields[0], engine.now.wall_us + 1, Catching(policy, reason=SKIP_PAUSED.reason)))
+    if kind == KIND_AFTER:
+        engine.look_at(rows)
     return done(engine, cmd, reads.job(engine.state, row))
 
 
 def delete(engine: Engine, cmd: Incoming) -> bytes:
     """Delete a job: a tombstone keeps its cursor. Open attempts may end; what waits is cancelled, nothing is retried."""
     row = job_row(engine, cmd.request.args)
-    skip_paused(engine, row)
+    _delete_row(engine, cmd, row)
+    return done(engine, cmd, reads.job(engine.state, row))
+
+
+def _delete_row(engine: Engine, cmd: Incoming, row: int) -> None:
+    """Delete the job of a row whose occurrences up to now are decided."""
+    skip_unattended(engine, row)
     members = np.array(engine.state.runs.of_job(row), np.uint32)
     _change(engine, cmd, row, JobState.DELETED, NEVER, "")
     if len(members):
         states = engine.state.runs.gather(members)["state"]
         waiting = members[(states == RunState.SCHEDULED) | (states == RunState.RETRY_WAIT)]
         if len(waiting):
-            run_commands.cancel_rows(engine, waiting)
-    return done(engine, cmd, reads.job(engine.state, row))
+            cancel_rows(engine, waiting)
 
 
 VERBS: Final[dict[str, Callable[[Engine, Incoming], bytes]]] = {
     "put": put, "put_many": put_many, "get": get, "next": upcoming, "pause": pause, "resume": resume, "delete": delete,
-    **run_commands.VERBS,
+    "stage": stage, "apply": lambda engine, cmd: apply(engine, cmd, _delete_row),
+    "why": why, **run_commands.VERBS, **occurrences.VERBS, **admin_commands.VERBS,
 }

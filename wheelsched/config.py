@@ -23,6 +23,7 @@ class Config:
     workers: int = 2
     allow_commands: bool = False
     allow_http: bool = False
+    hold: bool = False  # start with all triggering held, until `admin release`
     map_size: int | None = None  # None: 4 TiB, less under an address space limit
     reserve_bytes: int = RESERVE_BYTES
     socket_mode: int = 0o600
@@ -67,7 +68,7 @@ def load(*layers: dict[str, Any]) -> Config:
     if isinstance(tasks, str) or not all(isinstance(t, str) and t.replace(".", "_").isidentifier() for t in tasks):
         raise ConfigError("tasks: names of Python modules are wanted, such as 'pkg.mod'")
     merged["tasks"] = tuple(tasks)
-    for key in ("allow_commands", "allow_http"):
+    for key in ("allow_commands", "allow_http", "hold"):
         if not isinstance(merged.get(key, False), bool):
             raise ConfigError(f"{key}: true or false is wanted")
     return Config(**merged)

@@ -11,27 +11,9 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Any, Final
 
-from .errors import InvalidArgumentError, UnimplementedError
-from .model import (
-    ATTEMPTS_MAX,
-    CATCHUPS,
-    DURATION_MAX_US,
-    INSTANT_MAX_US,
-    INSTANT_MIN_US,
-    KEY_MAX,
-    MS,
-    NEVER,
-    OVERLAPS,
-    PRIORITY_MAX,
-    US,
-    Catchup,
-    Overlap,
-    Retry,
-    parse_duration,
-    parse_instant,
-    parse_task_name,
-)
-from .schedule import schedule_from_wire
+from .checks import CHECKS, check_instant, check_together, check_union_size, fields
+from .errors import InvalidArgumentError, ScheduleError, UnimplementedError
+from .model import NEVER, US, Catchup, Overlap, Retry, parse_duration, parse_instant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,37 +25,19 @@ __all__ = [
     "UNIMPLEMENTED",
     "check_announced",
     "check_given",
-    "check_param_us",
     "given_from_api",
     "refuse_unimplemented",
     "resolve",
 ]
 
 # What the server refuses for now, by the name a user knows it by.
-UNIMPLEMENTED: Final = frozenset(
-    {
-        "jitter",
-        "calendar",
-        "concurrency_key",
-        "expires_after",
-        "heartbeat_timeout",
-        "pause_after",
-        "union of schedules",
-        "after_completion",
-        "overlap buffer_latest",
-        "overlap cancel_other",
-        "overlap kill_other",
-    }
-)
+UNIMPLEMENTED: Final = frozenset({"concurrency_key", "expires_after", "heartbeat_timeout"})
 
-_COUNT_MAX: Final = 1_000_000
-_RUNS_MAX: Final = 2**31 - 1
-_UNION_MAX: Final = 100
-_NOT_ON_MAX: Final = 100
-_ERROR_NAME_MAX: Final = 200
-_BUFFER_ALL_MAX: Final = 100  # house default of `buffer_all` without a max
-_DAY_US: Final = 86_400 * US
-_RECURRING: Final = ("overlap", "catchup", "start_us", "end_us", "max_runs", "jitter", "calendar", "pause_after")
+_RECURRING: Final = (
+    "overlap", "catchup", "start_us", "end_us", "max_runs", "jitter", "calendar", "pause_after", "late_after_us", "on_missed",
+)
+_WHEN_SET: Final = ("jitter", "calendar", "pause_after", "late_after_us", "on_missed")  # in a spec only then
+_NO_JITTER: Final = ({"us": 0}, {"percent": 0.0})
 _PUT_ONLY: Final = ("note", "paused", "version")
 
 _HOUSE: Final[dict[str, Any]] = {
@@ -88,152 +52,6 @@ _HOUSE: Final[dict[str, Any]] = {
     "max_runs": None,
     "expires_after_us": None,
     "concurrency_key": None,
-}
-
-
-# Checks of wire values: (value, name for messages) -> canonical value. They trust nobody.
-
-
-def _integer(value: Any, what: str, low: int, high: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InvalidArgumentError(f"{what}: a whole number from {low} to {high} is wanted, not {str(value)[:60]}")
-    return int(value)
-
-
-def _text(value: Any, what: str, limit: int) -> str:
-    if not isinstance(value, str) or not 1 <= len(value) <= limit:
-        given = f"{len(value)} characters" if isinstance(value, str) else type(value).__name__
-        raise InvalidArgumentError(f"{what}: text of 1 to {limit} characters is wanted, not {given}")
-    return value
-
-
-def _fields(value: Any, what: str, names: tuple[str, ...]) -> dict[str, Any]:
-    """A map with just these keys; a missing one is None."""
-    if not isinstance(value, dict):
-        raise InvalidArgumentError(f"{what}: a map is wanted, not {type(value).__name__}")
-    for key in value:
-        if key not in names:
-            raise InvalidArgumentError(f"{what}: {str(key)[:60]!r} is unknown; {', '.join(names)} are known")
-    return {name: value.get(name) for name in names}
-
-
-def _duration(value: Any, what: str) -> int:
-    return _integer(value, f"{what} in µs", MS, DURATION_MAX_US)
-
-
-def _instant(value: Any, what: str) -> int:
-    return _integer(value, f"{what} in µs since 1970", INSTANT_MIN_US, INSTANT_MAX_US)
-
-
-def _priority(value: Any, what: str) -> int:
-    return _integer(value, what, 0, PRIORITY_MAX)
-
-
-def _many(value: Any, what: str) -> int:
-    return _integer(value, what, 1, _RUNS_MAX)
-
-
-def _key(value: Any, what: str) -> str:
-    return _text(value, what, KEY_MAX)
-
-
-def _retry(value: Any, what: str) -> dict[str, Any]:
-    got = _fields(value, what, ("attempts", "backoff_us", "factor", "cap_us", "not_on"))
-    factor = got["factor"]
-    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= 1_000:  # NaN fails too
-        raise InvalidArgumentError(f"retry factor: a number from 1 to 1000 is wanted, not {str(factor)[:60]}")
-    not_on = [] if got["not_on"] is None else got["not_on"]
-    if not isinstance(not_on, list | tuple) or len(not_on) > _NOT_ON_MAX:
-        raise InvalidArgumentError(f"retry not_on: a list of at most {_NOT_ON_MAX} names of exception types is wanted")
-    return {
-        "attempts": _integer(got["attempts"], "retry attempts", 1, ATTEMPTS_MAX),
-        "backoff_us": _integer(got["backoff_us"], "retry backoff in µs", 0, DURATION_MAX_US),
-        "factor": float(factor),
-        "cap_us": _integer(got["cap_us"], "retry cap in µs", 0, DURATION_MAX_US),
-        "not_on": [_text(name, "retry not_on", _ERROR_NAME_MAX) for name in not_on],
-    }
-
-
-def _overlap(value: Any, what: str) -> dict[str, Any]:
-    got = _fields(value, what, ("policy", "max"))
-    policy, limit = got["policy"], got["max"]
-    if policy not in OVERLAPS:
-        raise InvalidArgumentError(f"overlap: {str(policy)[:60]!r} is not one of {', '.join(OVERLAPS)}")
-    if limit is not None:
-        limit = _integer(limit, "overlap max", 1, _COUNT_MAX)
-        if policy not in ("allow", "buffer_all"):
-            raise InvalidArgumentError(f"overlap max goes with allow and buffer_all, not with {policy}")
-    return {"policy": policy, "max": _BUFFER_ALL_MAX if policy == "buffer_all" and limit is None else limit}
-
-
-def _catchup(value: Any, what: str) -> dict[str, Any]:
-    got = _fields(value, what, ("policy", "window_us", "max"))
-    policy, window, limit = got["policy"], got["window_us"], got["max"]
-    if policy not in CATCHUPS:
-        raise InvalidArgumentError(f"catchup: {str(policy)[:60]!r} is not one of {', '.join(CATCHUPS)}")
-    if window is not None:
-        window = _integer(window, "catchup window in µs", 0, DURATION_MAX_US)
-    if limit is not None:
-        limit = _integer(limit, "catchup max", 1, _COUNT_MAX)
-        if policy != "all":
-            raise InvalidArgumentError(f"catchup max goes with all, not with {policy}")
-    if policy == "all":
-        return {"policy": "all", "window_us": _DAY_US if window is None else window, "max": limit or 1_000}
-    return {"policy": policy, "window_us": window, "max": None}
-
-
-def _jitter(value: Any, what: str) -> dict[str, Any]:
-    got = _fields(value, what, ("us", "percent"))
-    if (got["us"] is None) == (got["percent"] is None):
-        raise InvalidArgumentError("jitter: either a duration or a percentage of the period is wanted")
-    if got["us"] is not None:
-        return {"us": _integer(got["us"], "jitter in µs", 0, DURATION_MAX_US)}
-    percent = got["percent"]
-    if isinstance(percent, bool) or not isinstance(percent, int | float) or not 0 <= percent <= 100:
-        raise InvalidArgumentError(f"jitter: a percentage from 0 to 100 is wanted, not {str(percent)[:60]}")
-    return {"percent": float(percent)}
-
-
-def _one_schedule(wire: Any) -> dict[str, Any]:
-    # `at` alone can't be built without its instant, which is no part of `given`
-    param_us = INSTANT_MIN_US if isinstance(wire, dict) and wire.get("kind") == "at" else NEVER
-    return schedule_from_wire(wire, param_us).to_wire()
-
-
-def _schedule(value: Any, what: str) -> dict[str, Any]:
-    if not isinstance(value, dict) or value.get("kind") != "union":
-        return _one_schedule(value)
-    parts = _fields(value, what, ("kind", "of"))["of"]
-    if not isinstance(parts, list) or not 1 <= len(parts) <= _UNION_MAX:
-        raise InvalidArgumentError(f"schedule: a union has 1 to {_UNION_MAX} schedules")
-    of = []
-    for part in parts:
-        got = _fields(part, what, ("schedule", "param_us"))
-        wire = _one_schedule(got["schedule"])
-        if wire.get("after_completion"):
-            raise InvalidArgumentError("schedule: after_completion can't be part of a union")
-        of.append({"schedule": wire, "param_us": check_param_us(wire, got["param_us"])})
-    return {"kind": "union", "of": of}
-
-
-_CHECKS: Final[dict[str, Callable[[Any, str], Any]]] = {
-    "task": parse_task_name,
-    "schedule": _schedule,
-    "queue": parse_task_name,
-    "priority": _priority,
-    "timeout_us": _duration,
-    "retry": _retry,
-    "overlap": _overlap,
-    "catchup": _catchup,
-    "start_us": _instant,
-    "end_us": _instant,
-    "max_runs": _many,
-    "expires_after_us": _duration,
-    "concurrency_key": _key,
-    "jitter": _jitter,
-    "calendar": _key,
-    "heartbeat_timeout_us": _duration,
-    "pause_after": _many,
 }
 
 
@@ -274,6 +92,10 @@ def _api_jitter(value: Any, what: str) -> dict[str, Any]:
     return {"us": parse_duration(value, what)}
 
 
+def _api_calendar(value: Any, what: str) -> Any:  # noqa: ARG001 - the face of a converter
+    return [value] if isinstance(value, str) else value
+
+
 def _same(value: Any, what: str) -> Any:  # noqa: ARG001 - the face of a converter
     return value
 
@@ -291,9 +113,11 @@ POLICIES: Final[dict[str, tuple[str, Callable[[Any, str], Any]]]] = {
     "expires_after": ("expires_after_us", parse_duration),
     "concurrency_key": ("concurrency_key", _same),
     "jitter": ("jitter", _api_jitter),
-    "calendar": ("calendar", _same),
+    "calendar": ("calendar", _api_calendar),
     "heartbeat_timeout": ("heartbeat_timeout_us", parse_duration),
     "pause_after": ("pause_after", _same),
+    "late_after": ("late_after_us", parse_duration),
+    "on_missed": ("on_missed", _same),
 }
 _API_NAMES: Final = {key: name for name, (key, _) in POLICIES.items()}
 _OPTIONS: Final = ("queue", "timeout", "retry", "priority")  # what a decorator may give
@@ -310,8 +134,11 @@ def _unknown_policy(name: str) -> InvalidArgumentError:
 
 def _api_schedule(schedule: Any) -> tuple[dict[str, Any], int]:
     if isinstance(schedule, list | tuple):
+        check_union_size(len(schedule))
         of = []
-        for part in schedule:
+        for i, part in enumerate(schedule):
+            if isinstance(part, list | tuple):
+                raise ScheduleError(f"schedule: number {i + 1} of the list is a list in a list: put all schedules into one")
             wire, param_us = _api_schedule(part)
             of.append({"schedule": wire, "param_us": param_us})
         return {"kind": "union", "of": of}, NEVER
@@ -334,7 +161,7 @@ def given_from_api(call: Call, schedule: Any, policies: Mapping[str, Any]) -> tu
     param_us = NEVER
     if schedule is not None:
         wire, param_us = _api_schedule(schedule)
-        given["schedule"] = _schedule(wire, "schedule") if wire.get("kind") == "union" else wire
+        given["schedule"] = CHECKS["schedule"](wire, "schedule") if wire.get("kind") == "union" else wire
     for name in call.options:
         if name not in _OPTIONS:
             raise InvalidArgumentError(f"a task's options are {', '.join(_OPTIONS)}; {name!r} is none of them")
@@ -345,21 +172,19 @@ def given_from_api(call: Call, schedule: Any, policies: Mapping[str, Any]) -> tu
         if known is None:
             raise _unknown_policy(name)
         key, convert = known
-        given[key] = _CHECKS[key](convert(value, name), name)
-    _check_together(given)
+        given[key] = CHECKS[key](convert(value, name), name)
+    _refuse_recurring(given)
+    check_together(given)
+    check_instant(given, param_us)
     return given, param_us
 
 
-def _check_together(given: Mapping[str, Any]) -> None:
-    """What no value shows alone."""
-    start_us, end_us = given.get("start_us"), given.get("end_us")
-    if start_us is not None and end_us is not None and end_us <= start_us:
-        raise InvalidArgumentError("end: it must be later than start")
-    if "schedule" not in given:
-        for key in _RECURRING:
-            if key in given:
-                name = _API_NAMES[key]
-                raise InvalidArgumentError(f"{name} goes with put: an enqueued call runs once", policy=name)
+def _refuse_recurring(given: Mapping[str, Any]) -> None:
+    """An enqueue's `given` has no policy that is about coming occurrences."""
+    for key in () if "schedule" in given else _RECURRING:
+        if key in given:
+            name = _API_NAMES[key]
+            raise InvalidArgumentError(f"{name} goes with put: an enqueued call runs once", policy=name)
 
 
 def check_given(given: Any) -> dict[str, Any]:
@@ -371,49 +196,30 @@ def check_given(given: Any) -> dict[str, Any]:
         raise InvalidArgumentError(f"given: a map is wanted, not {type(given).__name__}")
     out: dict[str, Any] = {}
     for key, value in given.items():
-        check = _CHECKS.get(key) if isinstance(key, str) else None
+        check = CHECKS.get(key) if isinstance(key, str) else None
         if check is None:
-            raise InvalidArgumentError(f"given: {str(key)[:60]!r} is unknown; {', '.join(_CHECKS)} are known")
+            raise InvalidArgumentError(f"given: {str(key)[:60]!r} is unknown; {', '.join(CHECKS)} are known")
         if value is not None:
             out[key] = check(value, _API_NAMES.get(str(key), str(key)))
     if "task" not in out:
         raise InvalidArgumentError("given: the task is missing")
-    _check_together(out)
+    _refuse_recurring(out)
+    check_together(out)
     refuse_unimplemented(out)
     return out
 
 
-def check_param_us(schedule: Mapping[str, Any], param_us: Any) -> int:
-    """The instant of `at`, the anchor of `every` (NEVER: none), NEVER for others; instants rounded up to 1 ms."""
-    kind = schedule.get("kind")
-    if param_us is None or (not isinstance(param_us, bool) and param_us == NEVER):
-        if kind == "at":
-            raise InvalidArgumentError("param_us: `at` needs its instant")
-        return NEVER
-    if kind not in ("at", "every"):
-        raise InvalidArgumentError(f"param_us: {str(kind)[:60]} has none")
-    return min(-(-_instant(param_us, "param_us") // MS) * MS, INSTANT_MAX_US)
-
-
 def refuse_unimplemented(given: Mapping[str, Any]) -> None:
     """UnimplementedError naming the first policy of a checked `given` that this version doesn't carry out."""
-    asked = [_API_NAMES.get(key, key) for key in given]
-    schedule = given.get("schedule") or {}
-    if schedule.get("kind") == "union":
-        asked.append("union of schedules")
-    if schedule.get("after_completion"):
-        asked.append("after_completion")
-    if "overlap" in given:
-        asked.append(f"overlap {given['overlap']['policy']}")
-    for name in asked:
+    for name in (_API_NAMES.get(key, key) for key in given):
         if name in UNIMPLEMENTED:
             raise UnimplementedError(f"{name}: this server doesn't know it yet; leave it out", policy=name)
 
 
 def check_announced(options: Any) -> dict[str, Any]:
     """A checked copy of the options that a worker's hello announces for a task: queue, timeout_us, retry, priority."""
-    got = _fields(options, "task options", _OPTION_KEYS)
-    return {key: _CHECKS[key](value, _API_NAMES[key]) for key, value in got.items() if value is not None}
+    got = fields(options, "task options", _OPTION_KEYS)
+    return {key: CHECKS[key](value, _API_NAMES[key]) for key, value in got.items() if value is not None}
 
 
 def resolve(given: Mapping[str, Any], announced: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -421,7 +227,8 @@ def resolve(given: Mapping[str, Any], announced: Mapping[str, Any] | None) -> di
 
     Keys: task, schedule ({"kind": "at"} for an enqueue), queue, priority, timeout_us, retry {attempts, backoff_us,
     factor, cap_us, not_on}, overlap {policy, max}, catchup {policy, window_us, max}, start_us, end_us, max_runs,
-    expires_after_us, concurrency_key. None: no such bound.
+    expires_after_us, concurrency_key. None: no such bound. Only when they were given: jitter {us} or {percent},
+    calendar [names], pause_after, late_after_us, on_missed (full job name); so what was resolved before stays equal.
     """
     spec: dict[str, Any] = {"task": given["task"], "schedule": dict(given.get("schedule") or {"kind": "at"})}
     for key, house in _HOUSE.items():
@@ -431,11 +238,17 @@ def resolve(given: Mapping[str, Any], announced: Mapping[str, Any] | None) -> di
         if value is None:
             value = house
         spec[key] = _copied(value)
+    for key in _WHEN_SET:
+        value = given.get(key)
+        if value is not None and value not in _NO_JITTER:
+            spec[key] = _copied(value)
     return spec
 
 
 def _copied(value: Any) -> Any:
     """A copy of plain data two levels deep, so that nobody holds a part of the house defaults."""
+    if isinstance(value, list):
+        return list(value)
     if isinstance(value, dict):
         return {key: list(part) if isinstance(part, list) else part for key, part in value.items()}
     return value

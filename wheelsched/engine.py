@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import arguments, commands, protocol, reads, records, run_commands, workers
+from . import arguments, changes, commands, due, overlap, protocol, reads, records, retime, run_commands, workers
 from ._wheel import Wheel
+from .alarms import Alarms
+from .calendars import Calendars
 from .errors import InternalError, UnimplementedError, WheelschedError
-from .misfire import as_columns, catch_up
+from .misfire import as_columns
 from .model import (
     BATCH_MAX,
     KEY_TTL_US,
@@ -24,13 +26,12 @@ from .model import (
     REQUEST_TTL_US,
     TOMBSTONE_US,
     US,
-    Disposition,
     JobState,
-    Reason,
     RunState,
+    Trigger,
 )
-from .schedule import ScheduleTable
-from .specs import OVERLAP_ALLOW, OVERLAP_BUFFER, SpecTable
+from .schedules import KIND_AFTER, ScheduleTable
+from .specs import SpecTable
 from .turn import ClockBack, Disconnect, Effects, Incoming, Now, WorkerGone
 
 if TYPE_CHECKING:
@@ -38,11 +39,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from .apply import Staged
     from .cron import Zones
     from .state import State
 
 NEVER_MS = 2**63 - 1
 FOLD_ROWS = 4_096
+CHANGES_MAX = 4_096  # changes of jobs that are kept in the state
 HOUSEKEEPING_US = 60 * US
 _EARLY = frozenset({"finish", "heartbeat"})
 
@@ -57,7 +60,11 @@ class Engine:
         misfires.
         """
         self.state = state
-        self.specs = SpecTable(ScheduleTable(zones))
+        self.zones = zones
+        self.calendars = Calendars(zones)
+        for name, wire in state.calendars.items():
+            self.calendars.put(name, wire)
+        self.specs = SpecTable(ScheduleTable(zones), self.calendars)
         self._pack_history = history
         self.now = now
         self.server = server
@@ -69,11 +76,16 @@ class Engine:
         self.instance = b""
         self.clock_offset_us = 0
         self.draining = False
+        self.staged: dict[int, dict[int, Staged]] = {}  # by connection: frames that wait for `apply`
+        self.durations: dict[str, tuple[int, float]] = {}  # task -> (runs measured, moving mean of their run times in microseconds)
         self.missed_before_us = now.wall_us
+        self.backfilling: set[int] = set()  # job rows that have open runs of a backfill
+        self.overdue: set[int] = set()  # job rows that have a moved occurrence that waits for its turn
+        self.alarms = Alarms(now.wall_us // MS)
         self._turns: set[int] = set()  # job rows whose waiting runs may have their turn
         self._housekeeping_us = now.mono_us
         self.counters: dict[str, int] = dict.fromkeys(
-            ("created", "skipped", "succeeded", "failed", "retried", "dead", "cancelled", "stale", "given_back"), 0
+            ("created", "skipped", "succeeded", "failed", "retried", "dead", "cancelled", "stale", "given_back", "late", "untold"), 0
         )
         now_ms = now.wall_us // MS
         self.wall = Wheel(now_ms)  # jobs by next nominal time
@@ -81,11 +93,13 @@ class Engine:
         self.mono = Wheel(now.mono_us // MS)  # runs in retry_wait
         self.effects = Effects()
         for spec in range(len(state.specs)):
-            self.specs.add(spec, state.specs[spec])
+            self.specs.add(spec, state.specs[spec], now.wall_us)
+        before = state.meta.zone_version
         self.record("START", {
             "generation": state.meta.generation + 1, "boot_id": boot_id, "wall": now.wall_us, "mono": now.mono_us,
             "zone_version": zone_version, "server": server,
         })
+        retime.other_zone_data(self, before, zone_version)
         self._arm()
 
     def adopt(self, worker: int) -> None:
@@ -114,12 +128,14 @@ class Engine:
             elif isinstance(item, Disconnect):
                 workers.disconnect(self, item.conn)
             elif isinstance(item, ClockBack):
-                self._clock_back(item)
-        self._due()
+                retime.clock_back(self, item)
+        if self.state.meta.held_us < 0:
+            self._due()
         self._expire()
         for item in inputs:
             if isinstance(item, Incoming) and id(item) not in taken:
                 self._command(item)
+        self.alarms.tell(self)
         self._take_turns()
         workers.serve_seekers(self)
         self._housekeep()
@@ -128,7 +144,9 @@ class Engine:
     def _finish_step(self) -> Effects:
         effects, self.effects = self.effects, Effects()
         effects.seq = self.state.meta.seq
-        due_ms = min(self.wall.next_due(), self.delayed.next_due())
+        due_ms = min(self.wall.next_due(), self.delayed.next_due(), self.alarms.wheel.next_due())
+        if self.state.meta.held_us >= 0:
+            due_ms = NEVER_MS
         effects.wake_wall_us = due_ms if due_ms == NEVER_MS else due_ms * MS
         effects.again |= effects.wake_wall_us <= self.now.wall_us
         mono_ms = self.mono.next_due()
@@ -137,7 +155,7 @@ class Engine:
         wakes += [s.deadline_us for s in self.seekers]
         wakes += [deadline for waiting in self.waiters.values() for _, _, deadline in waiting]
         meta = self.state
-        if meta.replies or meta.keys or meta.runs.list_len(1):
+        if meta.replies or meta.keys or meta.changes or meta.runs.list_len(1):
             wakes.append(self._housekeeping_us)
         effects.wake_mono_us = min(wakes)
         effects.again |= effects.wake_mono_us <= self.now.mono_us
@@ -178,6 +196,8 @@ class Engine:
             rows = self.state.jobs.gather(jobs)
             active = rows["state"] == JobState.ACTIVE
             self.arm_jobs(jobs[active], rows["next_us"][active])
+            if self.specs.any_after:
+                self.look_at(jobs[active & (rows["next_us"] == NEVER)])
         runs = np.array(self.state.runs.slots(), np.uint32)
         if len(runs):
             rows = self.state.runs.gather(runs)
@@ -187,10 +207,21 @@ class Engine:
             self.arm_retries(runs[waiting], rows["due_us"][waiting])
             turns = (rows["state"] == RunState.SCHEDULED) & (rows["due_us"] < 0)
             self._turns.update(rows["job"][turns].tolist())
+            backfill = (rows["trigger"] == Trigger.BACKFILL) & (rows["state"] <= RunState.RETRY_WAIT)
+            self.backfilling.update(rows["job"][backfill].tolist())
+            self.alarms.watch(self, runs)
 
     def arm_jobs(self, rows: NDArray[np.uint32], next_us: NDArray[np.int64]) -> None:
         """Set the timers of jobs; NEVER disarms."""
         self.wall.add(np.ascontiguousarray(rows), ceil_ms(next_us))
+
+    def arm_delayed(self, rows: NDArray[np.uint32], due_us: NDArray[np.int64]) -> None:
+        """Set the timers of runs that are scheduled for an instant."""
+        self.delayed.add(np.ascontiguousarray(rows), ceil_ms(due_us))
+
+    def look_at(self, jobs: NDArray[np.uint32]) -> None:
+        """Jobs whose waiting runs may have their turn, or that may have ended their last run: at the end of this turn."""
+        self._turns.update(jobs.tolist())
 
     def arm_retries(self, rows: NDArray[np.uint32], due_us: NDArray[np.int64]) -> None:
         """Retry waits run on the monotonic clock: a step of the wall clock neither shortens nor stretches them."""
@@ -205,69 +236,20 @@ class Engine:
             self.decide(rows)
 
     def decide_job(self, row: int) -> None:
-        """Decide one job's occurrences up to now, before a command changes it."""
-        for _ in range(1_000):
+        """Decide one job's occurrences up to now, before a command changes it; not while all triggering is held."""
+        for _ in range(1_000 if self.state.meta.held_us < 0 else 0):
             fields = self.state.jobs.gather(np.array([row], np.uint32))
             if fields["state"][0] != JobState.ACTIVE or fields["next_us"][0] > self.now.wall_us:
                 return
             self.decide(np.array([row], np.uint32))
 
     def decide(self, rows: NDArray[np.uint32]) -> None:
-        """One DUE record for the next occurrence of each job, and the misfires of those that nobody could trigger in time."""
-        jobs = self.state.jobs.gather(rows)
-        nominal = jobs["next_us"]
-        spec = jobs["spec"]
-        after = self.specs.next(spec, jobs["param_us"], nominal)
-        missed = nominal < self.missed_before_us
-        slow = missed & ((after < self.missed_before_us) | self.specs.skip_missed[spec] | self._outside_window(spec, nominal, missed))
-        n = len(rows)
-        busy = jobs["active"] + jobs["waiting"]
-        policy = self.specs.overlap[spec]
-        limit = self.specs.overlap_max[spec]
-        state = np.full(n, RunState.QUEUED, np.uint8)
-        disposition = np.full(n, Disposition.FIRED, np.uint8)
-        reason = np.zeros(n, np.uint8)
-        buffered = (policy == OVERLAP_BUFFER) & (busy > 0) & (jobs["waiting"] < limit)
-        state[buffered] = RunState.SCHEDULED
-        refused = ~buffered & (((policy != OVERLAP_ALLOW) & (busy > 0)) | ((policy == OVERLAP_ALLOW) & (busy >= limit)))
-        after[~refused & ~self.taken(rows, nominal) & (jobs["fired"] + np.uint32(1) >= self.specs.max_runs[spec])] = NEVER
-        state[refused] = RunState.SKIPPED
-        disposition[refused] = np.where((policy == OVERLAP_BUFFER) & (limit == 1), Disposition.COALESCED, Disposition.SKIPPED)[refused]
-        reason[refused] = Reason.OVERLAP
-        until = np.where(buffered, -1, np.where(refused, nominal, 0)).astype(np.int64)
-        columns = {
-            "job": rows, "nominal": nominal.copy(), "next": after, "cursor": nominal.copy(),
-            "job_state": np.where(after == NEVER, JobState.FINISHED, JobState.ACTIVE).astype(np.uint8), "state": state,
-            "disposition": disposition, "reason": reason, "until": until,
-            "count": refused.astype(np.uint32), "missed": np.zeros(n, np.uint32),
-        }
-        if slow.any():
-            columns = catch_up(self, columns, jobs, slow)
-        self._record_due(columns)
-
-    def _outside_window(self, spec: NDArray[np.uint32], nominal: NDArray[np.int64], missed: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which misfires are older than their catch-up window."""
-        if not missed.any():
-            return missed
-        specs, which = np.unique(spec, return_inverse=True)
-        windows = [self.state.specs[s]["catchup"]["window_us"] for s in specs.tolist()]
-        return nominal < self.now.wall_us - np.array([NEVER // 2 if w is None else w for w in windows], np.int64)[which]
+        """The next occurrence of each of these jobs, and what each missed before it."""
+        due.decide(self, rows)
 
     def record_planned(self, rows: list[dict[str, int]]) -> None:
         """A DUE record of rows that `misfire.plan` made."""
-        self._record_due(as_columns(rows))
-
-    def _recheck(self, columns: dict[str, NDArray[Any]]) -> None:
-        """After the clock went back, nominal times that have their row already make no second one; a skipped range begins behind them."""
-        nominal, until, count = columns["nominal"], columns["until"], columns["count"]
-        for i in np.flatnonzero(self.taken(columns["job"], nominal)).tolist():
-            while self.taken(columns["job"][i : i + 1], nominal[i : i + 1])[0]:
-                if columns["state"][i] != RunState.SKIPPED or count[i] <= 1 or nominal[i] >= until[i]:
-                    columns["state"][i] = 0
-                    break
-                fields = self.state.jobs.gather(columns["job"][i : i + 1])
-                nominal[i : i + 1] = self.specs.next(fields["spec"].copy(), fields["param_us"].copy(), nominal[i : i + 1].copy())
-                count[i] -= 1
+        due.record(self, as_columns(rows))
 
     def taken(self, rows: NDArray[np.uint32], nominal: NDArray[np.int64]) -> NDArray[np.bool_]:
         """For which of these occurrences there is a row already, since the clock went back: in the table or in history."""
@@ -279,68 +261,53 @@ class Engine:
             taken |= np.fromiter((pair in blocked for pair in zip(rows.tolist(), nominal.tolist(), strict=True)), np.bool_, len(rows))
         return taken
 
-    def _record_due(self, columns: dict[str, NDArray[Any]]) -> None:
-        self._recheck(columns)
-        self.record("DUE", {"at": self.now.wall_us, **columns})
-        self.arm_jobs(columns["job"], columns["next"])
-        queued = columns["state"] == RunState.QUEUED
-        self.counters["created"] += int((columns["state"] > 0).sum() - (columns["state"] == RunState.SKIPPED).sum())
-        self.counters["skipped"] += int(columns["count"].sum())
-        self.effects.lags.append(("queued", columns["nominal"][queued]))
-        self._turns.update(columns["job"][columns["state"] == RunState.SCHEDULED].tolist())
-
-    def _clock_back(self, item: ClockBack) -> None:
-        """Cursors beyond the new now are lowered to it; runs beyond it stay and block their own nominal time."""
-        now = self.now.wall_us
-        self.wall.rebuild(now // MS)
-        self.delayed.rebuild(now // MS)
-        rows = np.array(self.state.jobs.slots(), np.uint32)
-        jobs = self.state.jobs.gather(rows)
-        ahead = jobs["cursor_us"] > now
-        rows, jobs = rows[ahead], jobs[ahead]
-        cursor = np.full(len(rows), now, np.int64)
-        following = self.specs.next(jobs["spec"], jobs["param_us"], cursor)
-        live = (jobs["state"] == JobState.ACTIVE) | ((jobs["state"] == JobState.FINISHED) & (following < NEVER))
-        following[~live] = NEVER
-        blocked = [(self.state.jobs.find_key(key), at) for key, at in item.fired]
-        blocked = [(job, at) for job, at in blocked if job is not None]
-        self.record("CLOCK", {
-            "at": now, "job": rows, "cursor": cursor, "next": following,
-            "state": np.where(live, JobState.ACTIVE, jobs["state"]).astype(np.uint8),
-            "blocked_job": np.array([j for j, _ in blocked], np.uint32), "blocked_at": np.array([a for _, a in blocked], np.int64),
-        })
-        self.arm_jobs(rows, following)
-        self.missed_before_us = min(self.missed_before_us, now)
+    def taken_between(self, row: int, first_us: int, last_us: int) -> set[int]:
+        """The nominal times of one job, within a span, that have a run already since the clock went back."""
+        if first_us > self.state.meta.recheck_us:
+            return set()
+        members = np.array(self.state.runs.of_job(row), np.uint32)
+        fields = self.state.runs.gather(members)
+        own = fields[(fields["state"] != RunState.SKIPPED) & (fields["trigger"] <= Trigger.BACKFILL)]["nominal_us"].tolist()
+        own += [at for job, at in self.state.meta.blocked if job == row]
+        return {at for at in own if first_us <= at <= last_us}
 
     # Expiries and turns
 
     def _expire(self) -> None:
+        held = self.state.meta.held_us >= 0
+        if not held:
+            self.alarms.expire(self)
         for wheel, now_ms in ((self.delayed, self.now.wall_us // MS), (self.mono, self.now.mono_us // MS)):
+            if held and wheel is not self.mono:
+                continue
             rows = wheel.advance(now_ms, BATCH_MAX)
+            if wheel is self.delayed and len(rows):
+                rows = self._not_blocked(rows)
             if len(rows):
                 self.record("WAKE", {"at": self.now.wall_us, "run": rows})
                 self.effects.lags.append(("queued", self.state.runs.gather(rows)["due_us"]))
         workers.expire_leases(self)
         run_commands.expire_waiters(self)
 
+    def _not_blocked(self, rows: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """The runs whose instant has come, without moved occurrences of busy jobs: they get their turn later."""
+        blocked = overlap.moved_and_blocked(self, rows)
+        self.overdue.update(self.state.runs.gather(rows[blocked])["job"].tolist())
+        return rows[~blocked]
+
     def turn_of(self, rows: NDArray[np.uint32]) -> None:
-        """Runs have ended: jobs that have others waiting for their turn come to the next look."""
+        """Runs have ended: jobs that have others waiting for their turn, or that count from here, come to the next look."""
         self._turns.update(self.state.runs.turns(rows))
+        if self.overdue:
+            self._turns.update(self.overdue & set(self.state.runs.gather(rows)["job"].tolist()))
+        if self.specs.any_after:
+            jobs = np.unique(self.state.runs.gather(rows)["job"])
+            self.look_at(jobs[self.specs.kind[self.state.jobs.gather(jobs)["spec"]] == KIND_AFTER])
 
     def _take_turns(self) -> None:
-        """The oldest waiting run of each job that is idle now enters its ready line."""
+        """What waits in jobs that have room now enters its ready line."""
         turns, self._turns = self._turns, set()
-        woken = []
-        for job in sorted(turns):
-            members = np.array(self.state.runs.of_job(job), np.uint32)
-            fields = self.state.runs.gather(members)
-            if ((fields["state"] >= RunState.QUEUED) & (fields["state"] <= RunState.RETRY_WAIT)).any():
-                continue
-            waiting = np.flatnonzero((fields["state"] == RunState.SCHEDULED) & (fields["due_us"] < 0))
-            if len(waiting):
-                woken.append(int(members[waiting[np.lexsort((members[waiting], fields["nominal_us"][waiting]))[0]]]))
-        if woken:
-            self.record("WAKE", {"at": self.now.wall_us, "run": np.array(woken, np.uint32)})
+        overlap.take_turns(self, sorted(turns))
 
     # Housekeeping
 
@@ -348,13 +315,26 @@ class Engine:
         finished = self.state.runs.list_len(1)
         overdue = self.now.mono_us >= self._housekeeping_us
         if finished >= FOLD_ROWS or (finished and overdue):
-            rows = self.state.runs.peek(1, FOLD_ROWS)
-            self.effects.history.append(self._pack_history(self.state, rows))
-            self.record("FOLD", {"count": len(rows)})
+            self._fold()
             self.effects.again |= finished > FOLD_ROWS
+        told = sum(map(len, self.state.changes))
+        if told >= CHANGES_MAX or (told and overdue):
+            self.effects.history.append(changes.pack(self.state.changes))
+            self.record("TOLD", {"count": len(self.state.changes)})
         if overdue:
             self._housekeeping_us = self.now.mono_us + HOUSEKEEPING_US
             self._forget()
+
+    def _fold(self) -> None:
+        rows = self.state.runs.peek(1, FOLD_ROWS)
+        self.alarms.wheel.cancel(rows)
+        self.effects.history.append(self._pack_history(self.state, rows))
+        self.record("FOLD", {"count": len(rows)})
+
+    def fold_all(self) -> None:
+        """Move everything that is finished to history, now: what a backfill does again must not meet the ledger rows of the past."""
+        while self.state.runs.list_len(1):
+            self._fold()
 
     def _forget(self) -> None:
         now = self.now.wall_us

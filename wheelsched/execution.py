@@ -181,7 +181,7 @@ class Runner:
         functions = [None if one.batch else one.function for one in made]
         mono, started, skips = process.W_MONO_NS, process.W_STARTED, process.W_SKIPS
         seen = -1 if self._skipped else self._skips_seen
-        args: list[Any]
+        call: list[Any]
         t, start = now(), 0
         for row in work.rows:
             function = functions[spec_of[row]]
@@ -200,9 +200,9 @@ class Runner:
                     entered = now()
                     value = function()
                 else:
-                    args, kwargs = unpack(payload[start : ends[row]], raw=False, strict_map_key=True, timestamp=3)
+                    call = unpack(payload[start : ends[row]], raw=False, strict_map_key=True, timestamp=3)  # args, kwargs, perhaps headers
                     entered = now()
-                    value = function(*args, **kwargs)
+                    value = function(*call[0], **call[1])
                 if value is not None and type(value) is CoroutineType:
                     value = self._awaited(value)
                 ended[row] = t = now()

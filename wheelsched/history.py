@@ -1,6 +1,7 @@
-"""Blocks of the run history: finished runs in columns, as they leave the run table. Pure.
+"""Blocks of the run history: finished runs in columns, as they leave the run table. Pure. Blocks of changes stand between them.
 
-A block is MessagePack {version, n, first_us, last_us (span of nominal times), ended_us (latest end), columns {field: column}, job, spec,
+A block is MessagePack {version, n, first_us, last_us (span of nominal times, skipped ranges included), ended_us (latest end), columns
+{field: column}, job, spec,
 names, tasks, queues, result, result_end, history, history_end}.
 `job` and `spec` in a block number its own names, tasks and queues, so a block needs nothing else to be read.
 """
@@ -12,7 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack
 import numpy as np
 
-from .errors import CorruptJournalError
+from . import changes
+from .errors import CorruptJournalError, InvalidArgumentError
+from .ids import job_key
+from .model import RunState, Trigger, parse_job_name
 from .reads import RunFilter, as_columns, run, run_fields, select_runs
 from .records import decode_blobs, decode_column, encode_blobs, encode_column
 
@@ -23,10 +27,12 @@ if TYPE_CHECKING:
 
     from .state import State
 
-VERSION: Final = 1
+VERSION: Final = 2
+READABLE: Final = frozenset({1, 2})  # 1 had no flags
+NEEDED: Final = frozenset({"why", "backfill", "history"})  # verbs that are decided with a look into history
 _FIELDS: Final = (
     "id_high", "id_low", "nominal_us", "created_us", "due_us", "queued_us", "started_us", "ended_us", "token", "worker", "missed", "count",
-    "attempt", "state", "outcome", "trigger", "reason", "disposition",
+    "attempt", "state", "outcome", "trigger", "reason", "disposition", "flags",
 )
 
 
@@ -37,7 +43,8 @@ def pack(state: State, rows: NDArray[np.uint32]) -> bytes:
     specs, spec = np.unique(fields["spec"], return_inverse=True)
     wires = [state.specs[s] for s in specs.tolist()]
     block: dict[str, Any] = {
-        "version": VERSION, "n": len(rows), "first_us": int(fields["nominal_us"].min()), "last_us": int(fields["nominal_us"].max()),
+        "version": VERSION, "n": len(rows), "first_us": int(fields["nominal_us"].min()),
+        "last_us": int(np.where(fields["state"] == RunState.SKIPPED, fields["due_us"], fields["nominal_us"]).max()),
         "ended_us": int(fields["ended_us"].max()),
         "columns": {name: encode_column(np.ascontiguousarray(fields[name])) for name in _FIELDS},
         "job": encode_column(job.astype("<u4")), "spec": encode_column(spec.astype("<u4")),
@@ -62,8 +69,9 @@ class Block:
             version = self._block["version"]
         except (ValueError, KeyError, TypeError) as e:
             raise CorruptJournalError(f"history block can't be read: {e}") from e
-        if version != VERSION:
-            raise CorruptJournalError(f"history block of version {version}; this program reads {VERSION}")
+        if version not in READABLE:
+            raise CorruptJournalError(f"history block of version {version}; this program reads up to {VERSION}")
+        self.version: int = version
         self._decoded: dict[str, NDArray[Any]] = {}
         self.n: int = self._block["n"]
         self.first_us: int = self._block["first_us"]
@@ -72,7 +80,8 @@ class Block:
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         if name not in self._decoded:
-            self._decoded[name] = decode_column(self._block["columns"][name])
+            column = self._block["columns"].get(name)
+            self._decoded[name] = np.zeros(self.n, np.uint8) if column is None and name == "flags" else decode_column(column)
         return self._decoded[name]
 
     def names(self) -> list[bytes]:
@@ -121,14 +130,77 @@ class Block:
         ends = [0, *decode_column(self._block[what + "_end"]).tolist()]
         return [data[ends[i] : ends[i + 1]] for i in picked]
 
+    def _of_job(self, name: bytes) -> NDArray[np.bool_] | None:
+        names = self.names()
+        if name not in names:
+            return None
+        return np.asarray(decode_column(self._block["job"]) == names.index(name), np.bool_)
+
+    def covering(self, name: bytes, at_us: int) -> list[int]:
+        """Rows of one job's occurrences that are at, or whose range covers, a nominal time."""
+        ends_early = self.version > 1 and self.last_us < at_us
+        mine = None if ends_early or self.first_us > at_us else self._of_job(name)
+        if mine is None:
+            return []
+        nominal, skipped = self["nominal_us"], self["state"] == RunState.SKIPPED
+        covers = (nominal == at_us) | ((nominal <= at_us) & skipped & (self["due_us"] >= at_us))
+        return [int(i) for i in np.flatnonzero(mine & (self["trigger"] <= Trigger.BACKFILL) & covers)]
+
+    def runs_between(self, name: bytes, since_us: int, until_us: int) -> dict[int, int]:
+        """Nominal time -> state of one job's runs by schedule or backfill in a span, both ends included."""
+        mine = None if self.last_us < since_us or self.first_us > until_us else self._of_job(name)
+        if mine is None:
+            return {}
+        nominal, state = self["nominal_us"], self["state"]
+        keep = mine & (self["trigger"] <= Trigger.BACKFILL) & (state != RunState.SKIPPED) & (nominal >= since_us) & (nominal <= until_us)
+        return dict(zip(nominal[keep].tolist(), state[keep].tolist(), strict=True))
+
     def fired_after(self, us: int) -> list[tuple[bytes, int]]:
-        """(job key, nominal) of scheduled runs later than an instant, for a clock that went back."""
+        """(job key, nominal) of runs by schedule or backfill later than an instant, for a clock that went back."""
         if self.last_us <= us:
             return []
         nominal = self["nominal_us"]
-        hits = np.flatnonzero((nominal > us) & (self["trigger"] == 1))
+        hits = np.flatnonzero((nominal > us) & (self["trigger"] <= Trigger.BACKFILL) & (self["state"] != RunState.SKIPPED))
         high, low = self["id_high"], self["id_low"]
         return [((int(high[i]) & 0xFFFF).to_bytes(2, "big") + int(low[i]).to_bytes(8, "big"), int(nominal[i])) for i in hits.tolist()]
+
+
+def of_runs(blocks: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """The blocks of runs alone."""
+    return ((number, data) for number, data in blocks if not changes.is_changes(data))
+
+
+def ended_us(data: bytes) -> int:
+    """When the newest thing in a block of either kind ended or happened."""
+    return max(entry.at_us for entry in changes.unpack(data)) if changes.is_changes(data) else Block(data).ended_us
+
+
+def look_for(blocks: Iterator[tuple[int, bytes]], verb: str, args: dict[str, Any]) -> Any:
+    """What history holds that the engine needs to decide a request; None for rubbish, which the engine refuses.
+
+    why: rows as the wire shows runs, oldest first. backfill: {nominal time: state}. history: entries of one job, oldest first.
+    """
+    try:
+        name = parse_job_name(args.get("name")).encode()
+    except InvalidArgumentError:
+        return None
+    if verb == "history":
+        key = job_key(name)
+        kept = (data for _, data in blocks if changes.is_changes(data) and key in data)
+        return [row for data in kept for entry in changes.unpack(data) for row in entry.of(key)]
+    if verb == "why":
+        at = args.get("at_us")
+        found: list[dict[str, Any]] = []
+        for _, data in of_runs(blocks) if isinstance(at, int) else ():
+            block = Block(data)
+            picked = block.covering(name, at)  # type: ignore[arg-type]
+            found += block.rows(picked) if picked else []
+        return found
+    since, until = args.get("since_us"), args.get("until_us")
+    runs: dict[int, int] = {}
+    for _, data in of_runs(blocks) if isinstance(since, int) and isinstance(until, int) else ():
+        runs |= Block(data).runs_between(name, since, until)  # type: ignore[arg-type]
+    return runs
 
 
 def runs_page(
@@ -142,7 +214,7 @@ def runs_page(
     after = args.get("after")
     found: list[dict[str, Any]] = []
     if after is None or after[0] >= 0:
-        for number, data in blocks:
+        for number, data in of_runs(blocks):
             block = Block(data)
             start = after[1] if after is not None and number == after[0] else 0
             picked = [i for i in block.select(wanted) if i >= start]
@@ -162,4 +234,4 @@ def runs_page(
     return {"columns": as_columns(found), "after": None}
 
 
-__all__ = ["Block", "pack", "runs_page"]
+__all__ = ["NEEDED", "Block", "ended_us", "look_for", "of_runs", "pack", "runs_page"]

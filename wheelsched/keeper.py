@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from . import reads
+from . import history, reads
 from .errors import InvalidArgumentError, NotFoundError
-from .history import Block, runs_page
+from .history import Block, ended_us, of_runs, runs_page
 from .memory_journal import Batch
 from .model import NEVER, US
 from .run_commands import parse_run_id
@@ -42,6 +43,8 @@ class Keeper:
         self._full = ""
         self._retention_us = 0
         self._spans: dict[int, tuple[int, int]] = {}  # history block -> span of the milliseconds in its run ids
+        self._unwritten: deque[tuple[int, int, bytes]] = deque()  # record number, block number, block: submitted, maybe not on disk yet
+        self._history_next = journal.history_range()[1]
         self.commits = 0
         self.journal_bytes = 0
 
@@ -51,7 +54,10 @@ class Keeper:
 
     def poll(self) -> int:
         """The last durable sequence number."""
-        return int(self.journal.poll())
+        durable = int(self.journal.poll())
+        while self._unwritten and self._unwritten[0][0] <= durable:
+            self._unwritten.popleft()
+        return durable
 
     def close(self) -> None:
         """Close the journal."""
@@ -71,6 +77,9 @@ class Keeper:
         batch = Batch(records=effects.records, history=effects.history)
         self._snapshot(batch)
         self._retain(batch)
+        for block in effects.history:
+            self._unwritten.append((effects.seq, self._history_next, block))
+            self._history_next += 1
         seq = self.journal.submit(batch)
         assert seq == effects.seq, f"journal at {seq}, state at {effects.seq}"
 
@@ -99,7 +108,7 @@ class Keeper:
         limit = self.state.meta.at_us - self.config.retention_us
         drop = None
         for number, data in self.journal.history_blocks():
-            if Block(data).ended_us >= limit:
+            if ended_us(data) >= limit:
                 break
             drop = number + 1
         batch.drop_history = drop
@@ -125,9 +134,27 @@ class Keeper:
 
     # History
 
+    def blocks(self, start: int = 0, *, reverse: bool = False) -> Iterator[tuple[int, bytes]]:
+        """(number, block) of all history, what was submitted and is not on disk yet included."""
+        waiting = [(number, block) for _, number, block in self._unwritten]
+        if reverse:
+            end = self.journal.history_range()[1]
+            yield from ((number, block) for number, block in reversed(waiting) if number >= end)
+            yield from ((number, block) for number, block in self.journal.history_blocks(start, reverse=True) if number < end)
+            return
+        last = start - 1
+        for number, block in self.journal.history_blocks(start):
+            last = number
+            yield number, block
+        yield from ((number, block) for number, block in waiting if number > last)
+
+    def look_for(self, verb: str, args: dict[str, Any]) -> Any:
+        """What history holds that the engine needs to decide a request."""
+        return history.look_for(self.blocks(), verb, args)
+
     def fired_after(self, us: int) -> list[tuple[bytes, int]]:
         """Scheduled runs in history that are later than an instant."""
-        return [pair for _, data in self.journal.history_blocks() for pair in Block(data).fired_after(us)]
+        return [pair for _, data in of_runs(self.blocks()) for pair in Block(data).fired_after(us)]
 
     def runs_page(self, state: State, args: dict[str, Any], running: dict[int, int]) -> dict[str, Any]:
         """A page of runs, history first."""
@@ -139,7 +166,7 @@ class Keeper:
         if after is not None and not (isinstance(after, list) and len(after) in (2, 3) and all(isinstance(x, int) for x in after)):
             raise InvalidArgumentError("after: the position from the page before is wanted")
         start = after[0] if after is not None and after[0] >= 0 else 0
-        return runs_page(state, self.journal.history_blocks(start), args, running, min(limit, PAGE_MAX))
+        return runs_page(state, self.blocks(start), args, running, min(limit, PAGE_MAX))
 
     def run(self, state: State, args: dict[str, Any], running: dict[int, int]) -> dict[str, Any]:
         """One run, from the table or from history."""
@@ -148,7 +175,7 @@ class Keeper:
         if row is not None:
             return reads.run(state, row, running)
         begun_ms = int.from_bytes(run_id[:6], "big")
-        for number, data in self.journal.history_blocks(reverse=True):
+        for number, data in of_runs(self.blocks(reverse=True)):
             first, last = self._span(number, data)
             if first <= begun_ms <= last:
                 block = Block(data)

@@ -5,28 +5,45 @@
     all        every one runs, one after another in nominal order; at most `max`, the newest ones
     skip       none runs
 
-`window` drops what is older than that. What did not run is in the ledger as one range (from, to, count).
+`window` drops what is older than that. What did not run is in the ledger as ranges (from, to, count). Catch-up runs stand in a ready line
+of their own, behind the fresh ones of their queue and priority.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from .model import NEVER, Disposition, JobState, Reason, RunState
-from .specs import KIND_AT
+from .schedules import KIND_AFTER, KIND_AT
+from .spans import Entry, Span, changed_away, free_and_excluded, newest, split, without
+from .state import SKIP
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .engine import Engine
 
-COUNT_MAX: Final = 5_000_000  # counting stops here for one job; the range in the ledger is still exact
+SKIPPED: Final = {"state": RunState.SKIPPED, "missed": 0}
 _DTYPES: Final = {
     "job": np.uint32, "nominal": np.int64, "next": np.int64, "cursor": np.int64, "job_state": np.uint8, "state": np.uint8,
     "disposition": np.uint8, "reason": np.uint8, "until": np.int64, "count": np.uint32, "missed": np.uint32,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Catching:
+    """How to catch up: a policy, how far back, how many; and the reason in the ledger for what is skipped."""
+
+    policy: str
+    window_us: int | None = None
+    max: int = 1_000
+    reason: Reason = Reason.MISFIRE
+
+
+SKIP_PAUSED: Final = Catching("skip", reason=Reason.PAUSE)
 
 
 def as_columns(rows: list[dict[str, int]]) -> dict[str, NDArray[Any]]:
@@ -34,134 +51,158 @@ def as_columns(rows: list[dict[str, int]]) -> dict[str, NDArray[Any]]:
     return {name: np.array([r[name] for r in rows], dtype) for name, dtype in _DTYPES.items()}
 
 
-def catch_up(engine: Engine, columns: dict[str, NDArray[Any]], jobs: NDArray[Any], slow: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
-    """The columns of a DUE record with the rows in `slow` replaced by what each job's policy makes of its misfires."""
-    planned = []
-    for i in np.flatnonzero(slow).tolist():
-        planned += plan(engine, int(columns["job"][i]), jobs[i])
-    missed = as_columns(planned)
-    return {name: np.concatenate([columns[name][~slow], missed[name]]) for name in _DTYPES}
+def appended(columns: dict[str, NDArray[Any]], keep: NDArray[np.bool_], rows: list[dict[str, int]]) -> dict[str, NDArray[Any]]:
+    """Those rows of a DUE record that are kept, and further ones."""
+    more = as_columns(rows)
+    return {name: np.concatenate([columns[name][keep], more[name]]) for name in _DTYPES}
 
 
-def plan(engine: Engine, job: int, fields: Any, before_us: int | None = None, policy: dict[str, Any] | None = None,
-         skip_reason: Reason = Reason.MISFIRE) -> list[dict[str, int]]:
-    """Rows for the occurrences of one job from its next one up to (not with) `before_us`, by its own catch-up policy or the given one."""
-    before = engine.missed_before_us if before_us is None else before_us
-    spec, param, first = int(fields["spec"]), int(fields["param_us"]), int(fields["next_us"])
-    wire = engine.state.specs[spec]
-    catchup = policy or wire["catchup"]
-    following = _next(engine, spec, param, before - 1)
-    ledger: list[tuple[int, int, int, Disposition, Reason]] = []
-    runs: list[tuple[int, int]] = []  # nominal, missed
-    window = catchup["window_us"]
-    oldest = first
-    if window is not None and engine.now.wall_us - window > first:
-        count, dropped, last = _count(engine, spec, param, first - 1, min(engine.now.wall_us - window, before) - 1)
-        if count:
-            ledger.append((dropped, last, count, Disposition.SKIPPED, Reason.WINDOW))
-            oldest = _next(engine, spec, param, last)
-    count, oldest, newest = _count(engine, spec, param, oldest - 1, before - 1)
-    last = max(newest, ledger[-1][1] if ledger else -1, int(fields["cursor_us"]))
-    if count and catchup["policy"] == "skip":
-        ledger.append((oldest, newest, count, Disposition.SKIPPED, skip_reason))
-    elif count and catchup["policy"] == "latest":
-        if count > 1:
-            ledger.append((oldest, _before(engine, spec, param, oldest, newest), count - 1, Disposition.COALESCED, Reason.MISFIRE))
-        runs.append((newest, count - 1))
-    elif count and catchup["policy"] == "earliest":
-        runs.append((oldest, count - 1))
-        if count > 1:
-            ledger.append((_next(engine, spec, param, oldest), newest, count - 1, Disposition.COALESCED, Reason.MISFIRE))
-    elif count:
-        runs = [(at, 0) for at in _newest(engine, spec, param, oldest, newest, catchup["max"])]
-        if count > len(runs):
-            ledger.append((oldest, _before(engine, spec, param, oldest, runs[0][0]), count - len(runs), Disposition.SKIPPED, Reason.MAX))
-    room = int(engine.specs.max_runs[spec]) - int(fields["fired"])
-    busy = int(fields["active"]) + int(fields["waiting"])
-    refused = busy > 0 and len(runs) == 1 and wire["overlap"]["policy"] == "skip"  # an occurrence without a run uses none of max_runs
-    taken = engine.taken(np.full(len(runs), job, np.uint32), np.array([at for at, _ in runs], np.int64)).tolist()
-    runs = [run for run, has_one in zip(runs, taken, strict=True) if not has_one]
-    if len(runs) >= room and not refused:
-        for at, _ in runs[max(room, 0):]:
-            ledger.append((at, at, 1, Disposition.SKIPPED, Reason.LIMIT))
-        runs = runs[: max(room, 0)]
-        following = NEVER
-    common = {"job": job, "next": following, "cursor": last, "job_state": JobState.FINISHED if following == NEVER else JobState.ACTIVE}
-    rows = [
-        {"nominal": a, "state": RunState.SKIPPED, "disposition": d, "reason": r, "until": b, "count": n, "missed": 0, **common}
-        for a, b, n, d, r in ledger
+def ledger_rows(entries: list[Entry], common: dict[str, int]) -> list[dict[str, int]]:
+    """Rows of a DUE record for occurrences that make no run. `common`: job, next, cursor, job_state."""
+    return [
+        {"nominal": e.span.first, "until": e.span.last, "count": e.span.n, "disposition": e.disposition, "reason": e.reason,
+         **SKIPPED, **common}
+        for e in entries
     ]
-    rows += _states(engine, spec, busy, runs, common, refused=refused)
+
+
+def owed_after(engine: Engine, fields: Any) -> NDArray[np.int64]:
+    """After which instant a job's occurrences are not decided: its cursor, or when it was last put, paused or resumed.
+
+    That time may be ahead of a clock that went back; then only the cursor counts.
+    """
+    cursor, updated, now = fields["cursor_us"], fields["updated_us"], engine.now.wall_us
+    return np.where(updated <= now, np.maximum(cursor, updated), np.where(cursor < 0, now, cursor))
+
+
+def plan(engine: Engine, job: int, fields: Any, before_us: int, catching: Catching) -> list[dict[str, int]]:
+    """Rows for the occurrences of one job from its next one up to (not with) `before_us`."""
+    specs, spec, param, first = engine.specs, int(fields["spec"]), int(fields["param_us"]), int(fields["next_us"])
+    owed = int(owed_after(engine, fields))
+    begin = min(first, owed + 1) if specs.calendar[spec] else first
+    spans, excluded = free_and_excluded(specs, spec, param, begin - 1, before_us - 1)
+    ends = [span.last for span in spans + excluded]
+    entries = [Entry(span, Disposition.SKIPPED, Reason.CALENDAR) for span in excluded]
+    spans, special = _exceptions(engine, job, spec, param, spans)
+    entries += special
+    if catching.window_us is not None:
+        old, spans = split(specs, spec, param, spans, min(engine.now.wall_us - catching.window_us, before_us) - 1)
+        entries += [Entry(span, Disposition.SKIPPED, Reason.WINDOW) for span in old]
+    chosen, folded = _choose(engine, spec, param, spans, catching)
+    entries += folded
+    last = max(ends, default=-1)
+    entries += changed_away(specs, spec, param, min(owed, first), last)
+    following = specs.next_one(spec, param, before_us - 1)
+    runs, following, limited = _limit(engine, spec, fields, chosen, following)
+    entries += limited
+    done = following == NEVER and specs.kind[spec] != KIND_AFTER
+    common = {
+        "job": job, "next": following, "cursor": max(last, int(fields["cursor_us"])),
+        "job_state": JobState.FINISHED if done else JobState.ACTIVE,
+    }
+    rows = ledger_rows(entries, common) + _states(engine, spec, fields, runs, common)
     if not rows:  # nothing was due after all: the job still moves on
         rows = [{"nominal": first, "state": 0, "disposition": 0, "reason": 0, "until": 0, "count": 0, "missed": 0, **common}]
     return rows
 
 
-def paused_since(engine: Engine, fields: Any) -> NDArray[np.int64]:
-    """After which instant a paused recurring job has occurrences that are not decided. `updated_us` is ahead of a clock that went back."""
-    cursor = fields["cursor_us"]
-    return np.where(fields["updated_us"] <= engine.now.wall_us, np.maximum(cursor, fields["updated_us"]),
-                    np.where(cursor < 0, engine.now.wall_us, cursor))
+def _exceptions(engine: Engine, job: int, spec: int, param: int, spans: list[Span]) -> tuple[list[Span], list[Entry]]:
+    """Leave out what has its row already (moved; or fired before the clock went back), and what a person said to skip."""
+    if not spans:
+        return spans, []
+    low, high = spans[0].first, spans[-1].last
+    marked = {at: to for (row, at), to in engine.state.exceptions.items() if row == job and low <= at <= high}
+    has_row = {at for at, to in marked.items() if to != SKIP} | engine.taken_between(job, low, high)
+    skipped = [at for at, to in marked.items() if to == SKIP and at not in has_row]
+    spans = without(engine.specs, spec, param, spans, has_row | set(skipped))
+    return spans, [Entry(Span(at, at, 1), Disposition.SKIPPED, Reason.MANUAL) for at in skipped]
 
 
-def skip_paused(engine: Engine, row: int) -> None:
-    """What a paused job missed up to now is skipped for good, since a command is about to end that pause or its definition."""
-    rows = np.array([row], np.uint32)
-    fields = engine.state.jobs.gather(rows)
-    if fields["state"][0] != JobState.PAUSED or engine.specs.kind[fields["spec"][0]] == KIND_AT:
-        return
-    fields["next_us"] = engine.specs.next(fields["spec"].copy(), fields["param_us"].copy(), paused_since(engine, fields))
-    if fields["next_us"][0] <= engine.now.wall_us:
-        policy = {"policy": "skip", "window_us": None, "max": None}
-        planned = plan(engine, row, fields[0], engine.now.wall_us + 1, policy, Reason.PAUSE)
-        engine.record_planned([p | {"next": NEVER, "job_state": JobState.PAUSED} for p in planned])
+def _choose(engine: Engine, spec: int, param: int, spans: list[Span], catching: Catching) -> tuple[list[tuple[int, int]], list[Entry]]:
+    """(nominal, missed) of those that run, and ledger entries of the others."""
+    total = sum(span.n for span in spans)
+    if not total:
+        return [], []
+    specs = engine.specs
+    if catching.policy == "skip":
+        return [], [Entry(span, Disposition.SKIPPED, catching.reason) for span in spans]
+    if catching.policy == "all":
+        chosen = newest(specs, spec, param, spans, catching.max)
+        dropped, _ = split(specs, spec, param, spans, chosen[0] - 1)
+        return [(at, 0) for at in chosen], [Entry(span, Disposition.SKIPPED, Reason.MAX) for span in dropped]
+    at = spans[-1].last if catching.policy == "latest" else spans[0].first
+    others = without(specs, spec, param, spans, [at])
+    return [(at, total - 1)], [Entry(span, Disposition.COALESCED, Reason.MISFIRE) for span in others]
 
 
-def _states(engine: Engine, spec: int, busy: int, runs: list[tuple[int, int]], common: dict[str, int], *,
-            refused: bool) -> list[dict[str, int]]:
+def _limit(engine: Engine, spec: int, fields: Any, runs: list[tuple[int, int]], following: int
+           ) -> tuple[list[tuple[int, int]], int, list[Entry]]:
+    """What max_runs leaves; after the last one nothing follows. A refused occurrence uses none of it."""
+    room = max(0, int(engine.specs.max_runs[spec]) - int(fields["fired"]))
+    if len(runs) < room or _refused(engine, spec, fields, runs):
+        return runs, following, []
+    return runs[:room], NEVER, [Entry(Span(at, at, 1), Disposition.SKIPPED, Reason.LIMIT) for at, _ in runs[room:]]
+
+
+def _refused(engine: Engine, spec: int, fields: Any, runs: list[tuple[int, int]]) -> bool:
+    """The one catch-up run of a busy job under `skip` is skipped as any other occurrence."""
+    return bool(fields["active"] + fields["waiting"]) and len(runs) == 1 and engine.state.specs[spec]["overlap"]["policy"] == "skip"
+
+
+def _states(engine: Engine, spec: int, fields: Any, runs: list[tuple[int, int]], common: dict[str, int]) -> list[dict[str, int]]:
     """The first run starts unless the job is busy; the others wait for their turn. `allow` starts all up to its limit."""
-    overlap = engine.state.specs[spec]["overlap"]["policy"]
-    limit = int(engine.specs.overlap_max[spec])
+    busy = int(fields["active"]) + int(fields["waiting"])
+    limit = int(engine.specs.overlap_max[spec]) if engine.state.specs[spec]["overlap"]["policy"] == "allow" else 1
+    refused = _refused(engine, spec, fields, runs)
     rows = []
     for nominal, missed in runs:
         row = {
-            "nominal": nominal, "state": RunState.QUEUED, "disposition": Disposition.FIRED, "reason": Reason.NONE, "until": 0, "count": 0,
-            "missed": missed, **common,
+            "nominal": nominal, "state": RunState.QUEUED, "disposition": Disposition.FIRED, "reason": Reason.MISFIRE, "until": 0,
+            "count": 0, "missed": missed, **common,
         }
-        if overlap == "allow":
-            if busy >= limit:
-                row |= {"state": RunState.SCHEDULED, "until": -1}
-        elif refused:
-            row |= {"state": RunState.SKIPPED, "disposition": Disposition.SKIPPED, "reason": Reason.OVERLAP, "until": nominal, "count": 1}
-        elif busy:
+        if refused:
+            row |= {"state": RunState.SKIPPED, "disposition": Disposition.SKIPPED, "reason": Reason.OVERLAP, "until": nominal, "count": 1,
+                    "missed": 0}
+        elif busy >= limit:
             row |= {"state": RunState.SCHEDULED, "until": -1}
         busy += 1
         rows.append(row)
     return rows
 
 
-def _next(engine: Engine, spec: int, param: int, after: int) -> int:
-    return int(engine.specs.next(np.array([spec], np.uint32), np.array([param], np.int64), np.array([after], np.int64))[0])
+def settle(engine: Engine, row: int) -> None:
+    """Ledger rows for what calendars and zone changes took away up to now: a command is about to change what that depends on."""
+    fields = engine.state.jobs.gather(np.array([row], np.uint32))[0]
+    if fields["state"] != JobState.ACTIVE or engine.state.meta.held_us >= 0:
+        return
+    spec, param, owed, now = int(fields["spec"]), int(fields["param_us"]), int(owed_after(engine, fields)), engine.now.wall_us
+    entries = changed_away(engine.specs, spec, param, owed, now)
+    if engine.specs.calendar[spec]:
+        _, excluded = free_and_excluded(engine.specs, spec, param, owed, now)
+        entries += [Entry(span, Disposition.SKIPPED, Reason.CALENDAR) for span in excluded]
+    if entries:
+        last = max(e.span.last for e in entries)
+        common = {"job": row, "next": int(fields["next_us"]), "cursor": max(last, int(fields["cursor_us"])), "job_state": JobState.ACTIVE}
+        engine.record_planned(ledger_rows(entries, common))
 
 
-def _count(engine: Engine, spec: int, param: int, after: int, until: int) -> tuple[int, int, int]:
-    s = engine.specs
-    until = min(until, int(s.end[spec]))
-    after = max(after, int(s.start[spec]) - 1)
-    count, first, last = s.schedules.count_between(int(s.kind[spec]), int(s.a[spec]), param, after, until, COUNT_MAX)
-    return (count, first, last) if count else (0, NEVER, -1)
+def skip_unattended(engine: Engine, row: int) -> None:
+    """What a job missed up to now, paused or while all triggering was held, is skipped for good; and what else took occurrences away.
+
+    A command is about to end that pause or to change its definition.
+    """
+    settle(engine, row)
+    rows = np.array([row], np.uint32)
+    fields = engine.state.jobs.gather(rows)
+    state = fields["state"][0]
+    held = state == JobState.ACTIVE and engine.state.meta.held_us >= 0
+    if not (held or (state == JobState.PAUSED and engine.specs.kind[fields["spec"][0]] not in (KIND_AT, KIND_AFTER))):
+        return
+    if not held:
+        fields["next_us"] = engine.specs.next(fields["spec"].copy(), fields["param_us"].copy(), owed_after(engine, fields))
+    if fields["next_us"][0] <= engine.now.wall_us:
+        planned = plan(engine, row, fields[0], engine.now.wall_us + 1, SKIP_PAUSED)
+        engine.record_planned([p | {"job_state": state} | ({} if held else {"next": NEVER}) for p in planned])
 
 
-def _before(engine: Engine, spec: int, param: int, oldest: int, at: int) -> int:
-    return _count(engine, spec, param, oldest - 1, at - 1)[2]
-
-
-def _newest(engine: Engine, spec: int, param: int, oldest: int, newest: int, most: int) -> list[int]:
-    """The last `most` occurrences of a range, oldest first: stepping back, so a long outage costs no walk through all of it."""
-    s = engine.specs
-    found: list[int] = []
-    at = newest
-    while oldest <= at < NEVER and len(found) < most:
-        found.append(at)
-        at = s.schedules.prev_one(int(s.kind[spec]), int(s.a[spec]), param, at)
-    return found[::-1]
+__all__ = ["SKIP_PAUSED", "Catching", "appended", "as_columns", "ledger_rows", "owed_after", "plan", "settle", "skip_unattended"]

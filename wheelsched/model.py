@@ -10,6 +10,7 @@ Lifecycle of a run, as data in `TRANSITIONS`:
                    |         |          |-----> dead                    (attempts exhausted: dead letter; redrive -> queued)
                    +---------+                                          (proof that user code was not entered)
     scheduled | queued | retry_wait | leased | running -> cancelled
+    scheduled -> skipped                                                 (it only waited, and another took its place)
 
 That user code was entered is known from the worker and not journaled, so on disk a running run is `leased`; readers are
 shown `running`. An occurrence that makes no run is a ledger row in the state `skipped`, which nothing leaves.
@@ -42,12 +43,16 @@ EXPR_MAX: Final = 1_000  # characters of a cron expression
 FRAME_JOBS_MAX: Final = 10_000
 BATCH_MAX: Final = 65_536  # runs one record decides
 INSTANT_MIN_US: Final = 0  # 1970
+SERVER_UID: Final = 2**32 - 1  # who changed a job, when it was the server itself
 INSTANT_MAX_US: Final = 253_402_300_799_999_000  # the last millisecond of the year 9999
 EVERY_MIN_US: Final = 100 * MS
 DURATION_MAX_US: Final = 100 * 366 * 86_400 * US
 ATTEMPTS_MAX: Final = 1_000
 PRIORITY_MAX: Final = 9
 FINISHED_PER_JOB_MAX: Final = 10_000
+BACKFILL_MAX: Final = 100_000  # runs one backfill makes
+CALENDARS_MAX: Final = 10_000
+FAILURES_MAX: Final = 255  # of pause_after
 
 RETENTION_US: Final = 30 * 86_400 * US
 TOMBSTONE_US: Final = 30 * 86_400 * US
@@ -97,11 +102,13 @@ class Event(IntEnum):
     CANCEL = 7
     REDRIVE = 8  # a person sends a dead letter back
     DISCARD = 9  # a person gives a dead letter up: it stays dead, and goes to history
+    SUPERSEDE = 10  # a later occurrence or another definition takes the place of a run that only waited
 
 
 TRANSITIONS: Final[dict[tuple[RunState, Event], RunState]] = {
     (RunState.SCHEDULED, Event.DUE): RunState.QUEUED,
     (RunState.SCHEDULED, Event.CANCEL): RunState.CANCELLED,
+    (RunState.SCHEDULED, Event.SUPERSEDE): RunState.SKIPPED,
     (RunState.QUEUED, Event.GRANT): RunState.LEASED,
     (RunState.QUEUED, Event.CANCEL): RunState.CANCELLED,
     (RunState.LEASED, Event.GIVE_BACK): RunState.QUEUED,

@@ -78,6 +78,7 @@ class Executor:
         self.step = 0  # 0 told, 1 SIGTERM sent, 2 SIGKILL sent
         self.next_step_us = NEVER
         self.cancels: set[int] = set()
+        self.kills: set[int] = set()  # of these, the ones that are not told first
 
     @property
     def pid(self) -> int:
@@ -206,18 +207,21 @@ class Pool:
             chunk[2] -= int(np.searchsorted(tokens, chunk[0][-1], "right") - np.searchsorted(tokens, chunk[0][0]))
         executor.held = deque(chunk for chunk in executor.held if chunk[2] > 0)
         executor.cancels.difference_update(tokens.tolist())
+        executor.kills.difference_update(tokens.tolist())
         if executor.ending and executor.ending in tokens:
             self._let_be(executor)
         self._rearm(executor, _mono_us())
 
-    def cancel(self, worker: int, token: int) -> None:
-        """End this run: not entered it never will be, entered it is told so, then killed. Inside a batch handler it goes on,
-        because the other runs of the call are not cancelled.
+    def cancel(self, worker: int, token: int, *, at_once: bool = False) -> None:
+        """End this run: not entered it never will be, entered it is told so, then killed; `at_once` without being told. Inside a
+        batch handler it goes on, because the other runs of the call are not cancelled.
         """
         executor = self.executors.get(worker)
         if executor is None:
             return
         executor.cancels.add(token)
+        if at_once:
+            executor.kills.add(token)
         executor.file.skip(token)  # first: the executor looks there after it has written the token
         self._look(executor, _mono_us())
 
@@ -277,14 +281,17 @@ class Pool:
 
     def _end(self, executor: Executor, token: int, why: int, now: int) -> None:
         words = executor.file.words
-        executor.ending, executor.why, executor.step = token, why, 0
+        executor.ending, executor.why = token, why
         words[process.W_WHY] = why
         words[process.W_CANCEL] = token
-        executor.next_step_us = now if words[process.W_COMMAND_PGID] else now + self._grace_us
+        at_once = why == Outcome.CANCELLED and token in executor.kills
+        executor.step = 1 if at_once else 0  # see _go_on
+        executor.next_step_us = now if at_once or words[process.W_COMMAND_PGID] else now + self._grace_us
 
     def _let_be(self, executor: Executor) -> None:
         """The run is over; what comes after it has nothing to do with it."""
         executor.cancels.discard(executor.ending)
+        executor.kills.discard(executor.ending)
         executor.ending = executor.why = executor.step = 0
         executor.next_step_us = NEVER
 

@@ -18,8 +18,11 @@ unavailable deadline_exceeded fenced unimplemented internal.
 
 Instants and durations are int64 microseconds (`_us`); instants since the epoch, UTC; 2**63-1 is "never".
 A *column* is a bin of little-endian numbers, one a row (i64: 8 bytes, u32: 4, u8: 1). *Sparse* is a list of [row, value] pairs.
-Run ids are 16 bytes in columns and 32 hex digits in results. A payload is a bin: MessagePack [args, kwargs] with
-None, bool, int64, float, text, bin, list, map with text keys and the timestamp extension (-1) for aware datetimes.
+Run ids are 16 bytes in columns and 32 hex digits in results. A payload is a bin: MessagePack [args, kwargs], or
+[args, kwargs, headers], with None, bool, int64, float, text, bin, list, map with text keys and the timestamp extension (-1) for
+aware datetimes. `headers` is a map; left out when empty. A run that an `on_missed` made has in it {"cause": {job, jobs, reason ("missed"
+or "late"), from_us, until_us, count}}: a job's name, the first of so many; how many occurrences, from the first to the last nominal time,
+were not run or started late.
 
 Every mutating request carries `rid`, a client-made bin of 16 bytes that is remembered durably for 10 minutes: a repeat is
 answered as the first was and does nothing.
@@ -28,7 +31,7 @@ answered as the first was and does nothing.
                -> version, server, instance (bin, new at each start), generation, clock_offset_us, worker (its id, for workers),
                lease_us, heartbeat_us
     put        rid, name, given, param_us, payload, paused (bool), note, version (int or nil: compare-and-set)
-               -> a job, with "result"
+               -> a job, with "result". A version that is not the job's: already_exists
     put_many   rid, given [maps], names [texts], which (u32 column: row of `given`), param_us (i64 column), payload [bins]
                -> result (u8 column: 0 unchanged, 1 created, 2 updated). All or nothing: an error's detail has jobs [[row, message]…]
     get        name -> a job
@@ -39,23 +42,71 @@ answered as the first was and does nothing.
     enqueue    rid, given, payload, namespace, at_us or delay_us or neither, key -> a run
     run        id -> a run                       cancel  rid, id -> a run
     wait       id, timeout_us -> a run, when it is final or the time is over
-    runs       job (name, glob or nil), state, since_us, until_us, skipped (bool), after, limit -> columns, after. Oldest first
+    runs       job (name, glob or nil), state, since_us, until_us, skipped (bool: with the occurrences that made no run), late (bool:
+               runs only that are marked late; with skipped: "late and skipped"), after, limit -> columns, after. Oldest first
     dead       match, after, limit -> columns, after
     redrive    rid, match or ids -> count        discard rid, match or ids -> count
-    stats      -> counters, lags, workers, queues, tasks nobody serves
+    stats      -> counters, lags, workers, queues, tasks nobody serves, held (bool), hold_note
+
+    why        name, at_us -> a fate
+    skip       rid, name, at_us, undo (bool) -> a fate         move rid, name, at_us, to_us -> a run
+    backfill   rid, name, since_us, until_us, dry_run (bool), only ("missing" or "failed"), overlap (nil or {policy, max}: "allow" or
+               "buffer_all"), backwards (bool) -> count (runs made; with dry_run: that would be), existing (occurrences left alone because
+               they have a run), total, first_us and last_us (of the range's occurrences, or nil), ids (texts, the first 1,000 of the runs
+               made). Both ends belong to the range; until_us is not in the future
+    history    name, limit -> [{at_us, uid, what, version, old, new, note}], newest first; old and new: {spec, param_us, state} or nil
+    calendar_put     rid, name, calendar -> {name, calendar, jobs}      calendar_delete  rid, name -> {name}
+    calendars        -> [{name, calendar, jobs (how many use it)}]
+    hold       rid, note -> {held, since_us, note}. No job is triggered until `release`; runs that are there go on
+    release    rid -> {held, missed (jobs)}: what came due meanwhile is decided by each job's policies
+    tzdiff     -> {old, new, at_us, total, columns {job, old_us, new_us}}: jobs whose next time moved when the zone data did, the first
+               10,000; old and new are versions of tzdata
+    stage      batch (a number that the client uses once on a connection), given [maps], names, which, param_us, payload, as for put_many;
+               notes [texts], paused [bools or nil] -> staged (jobs of the batch so far). Kept with the connection until `apply`, or its end
+    apply      rid, batch, jobs (how many are staged: failed_precondition with `staged` in its detail when there are not so many, as after
+               a reconnect), prune (glob or nil), dry_run (bool), calendars {name: calendar} -> calendars {name: "created" or "updated"},
+               created [names], updated [names], unchanged (how many), deleted
+               [names], changes [{name, old, new}: the keys of the spec that differ, param_us, payload, note, paused; 1,000 updated jobs
+               at most]. All that was staged, in one commit, or nothing: an error's detail has jobs [[row, message]...], 1,000 at most
+    forecast   for_us, bucket_us (whole seconds), queue (glob or nil) -> a forecast: how many runs will start when
 
 `given` is what was asked for, and only that: {task, schedule, queue, priority, timeout_us, retry, overlap, catchup, start_us, end_us,
-max_runs, expires_after_us, concurrency_key}. The server adds what the task's decorator announced and then the house defaults; the
-answer's `spec` is the resolved form. `schedule` is {"kind": "cron", expr, tz, dst_gap, dst_overlap, day_or, seconds},
-{"kind": "every", every_us}, {"kind": "at"} or {"kind": "manual"}; `param_us` is the instant of `at` and the anchor of `every`
-(2**63-1: none).
+max_runs, expires_after_us, concurrency_key, jitter, calendar, pause_after, late_after_us, on_missed}. The server adds what the task's
+decorator announced and then the house defaults; the answer's `spec` is the resolved form, in which the last five stand only when given.
+
+    schedule   {"kind": "cron", expr, tz, dst_gap, dst_overlap, day_or, seconds}, {"kind": "every", every_us}, {"kind": "every", every_us,
+               "after_completion": true}, {"kind": "at"}, {"kind": "manual"} or {"kind": "union", "of": [{schedule, param_us}, ...]} with 2
+               to 100 of the others but after_completion and manual; a part with param_us 2**63-1 takes the job's
+    param_us   the instant of `at` and the anchor of `every` (2**63-1: none)
+    retry      {attempts, backoff_us, factor, cap_us, not_on}
+    overlap    {policy: skip, buffer_one, buffer_latest, buffer_all, cancel_other, kill_other or allow, max (of the 4th and last, or nil)}
+    catchup    {policy: latest, earliest, all or skip, window_us, max (of all, or nil)}
+    jitter     {us} or {percent}: each start is put off by a stable part of it, never past the next nominal time
+    calendar   1 to 10 names of calendars; an occurrence that any of them blocks is skipped
+    pause_after    1 to 255: the job is paused after so many dead runs one after another
+    late_after_us  a run that has not started so long after its nominal time is marked late
+    on_missed      full name of a job to trigger when occurrences were not run, or a run is late
+
+A calendar: {"mode": "exclude" or "include", "tz": zone, "dates": ["2026-12-25", ...], "yearly": ["12-25", ...], "weekdays": ["sat", ...],
+"windows": [{from_us, to_us}, ...], "daily": [{"weekdays": [...] or left out, "from": "22:00", "to": "06:00"}, ...]}. `exclude`: nothing
+runs at these instants; `include`: only at these.
 
 A job: name, state, spec, param_us, payload, version, note, next_us, cursor_us (last decided nominal time), active (open runs),
 created_us, updated_us, and from put: result ("created" "updated" "unchanged").
 A run: id, job, trigger, task, queue, scheduled_us, created_us, queued_us, started_us, ended_us, next_us, state, reason, attempt, token,
-worker, result, missed, until_us and count (a skipped range), attempts [{attempt, token, worker, started_us, ended_us, outcome, result}].
+worker, result, missed, until_us and count (a skipped range), late (bool), disposition (text, as in a fate), blocking (run id or nil: the
+run that it had to give way to), attempts [{attempt, token, worker, started_us, ended_us, outcome, result}].
 `result` is a map or nil: {value: bin (a MessagePack value), stdout: bin, stderr: bin, stdout_cut, stderr_cut (bytes left out), type,
 message, traceback}; the last three after a failure.
+A fate is what became of one occurrence: {disposition, reason, run_id, at_us, text, scheduled_us, until_us, count, blocking}; all but
+disposition and text may be nil. disposition: fired skipped coalesced superseded moved tzdata_moved pending; at_us: when it was decided, or
+(pending) will be, or when it ran instead (moved by a clock change); scheduled_us: its nominal time; until_us, count: of the range of
+occurrences that it is part of; text: all this in words.
+A forecast: now_us, from_us, until_us, bucket_us, starts, counts (i64 column: one a bucket), peak ({at_us, starts} or nil),
+queues [{name, starts, peak, counts}], held, jobs (active ones with a time in the span), paused (jobs; counted nowhere else), delayed
+and retries (runs among the starts that wait already), contributors to the peak [{namespace, schedule, tz, starts, jobs, job (its name,
+when it is one alone)}], drain {after_us (from the peak on; nil has its reason in why), inside (the span), workers, measured (runs),
+unmeasured [tasks], why}, what_if ({moved, h (a peak), jitter_us, jitter (a peak)} or nil).
 
 Workers:
 
@@ -95,7 +146,10 @@ ITEMS_MAX: Final = 100_000
 _LENGTH: Final = struct.Struct(">I")
 
 MUTATING: Final = frozenset(
-    {"put", "put_many", "pause", "resume", "delete", "trigger", "enqueue", "cancel", "redrive", "discard"}
+    {
+        "put", "put_many", "pause", "resume", "delete", "trigger", "enqueue", "cancel", "redrive", "discard",
+        "skip", "move", "backfill", "calendar_put", "calendar_delete", "hold", "release", "apply",
+    }
 )
 
 
@@ -254,11 +308,15 @@ def _pack(value: Any, what: str) -> bytes:
     return data
 
 
-def encode_payload(args: tuple[Any, ...] | list[Any], kwargs: Mapping[str, Any]) -> bytes:
+def encode_payload(args: tuple[Any, ...] | list[Any], kwargs: Mapping[str, Any], headers: Mapping[str, Any] | None = None) -> bytes:
     """The payload of a call. PayloadError names the path of what can't be stored, or says by how much it is too large."""
     _check_payload(args, "args", 0)
     _check_payload(kwargs, "kwargs", 0)
-    data = _pack([list(args), dict(kwargs)], "payload")
+    parts: list[Any] = [list(args), dict(kwargs)]
+    if headers:
+        _check_payload(headers, "headers", 0)
+        parts.append(dict(headers))
+    data = _pack(parts, "payload")
     if len(data) > PAYLOAD_MAX:
         raise PayloadError(f"payload of {len(data)} bytes: at most {PAYLOAD_MAX} are allowed; store large data elsewhere and pass its key")
     return data
@@ -271,10 +329,21 @@ def decode_value(data: bytes | memoryview) -> Any:
 
 def decode_payload(data: bytes | memoryview) -> tuple[list[Any], dict[str, Any]]:
     """(args, kwargs) of a stored payload. PayloadError when it isn't one."""
+    args, kwargs, _ = _decoded(data)
+    return args, kwargs
+
+
+def decode_headers(data: bytes | memoryview) -> dict[str, Any]:
+    """The headers of a stored payload; empty when it has none. PayloadError when it isn't one."""
+    return _decoded(data)[2]
+
+
+def _decoded(data: bytes | memoryview) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
     try:
-        args, kwargs = msgpack.unpackb(data, raw=False, strict_map_key=True, timestamp=3)
+        args, kwargs, *rest = msgpack.unpackb(data, raw=False, strict_map_key=True, timestamp=3)
     except (ValueError, TypeError, OverflowError, RecursionError, msgpack.exceptions.UnpackException) as e:
         raise PayloadError(f"stored payload can't be read: {type(e).__name__}: {e}") from e
-    if not isinstance(args, list) or not isinstance(kwargs, dict):
-        raise PayloadError("stored payload is not [args, kwargs]")
-    return args, kwargs
+    headers = rest[0] if rest else {}
+    if not isinstance(args, list) or not isinstance(kwargs, dict) or not isinstance(headers, dict) or len(rest) > 1:
+        raise PayloadError("stored payload is not [args, kwargs] or [args, kwargs, headers]")
+    return args, kwargs, headers

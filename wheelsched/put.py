@@ -11,18 +11,39 @@ from . import reads, records
 from .arguments import done, param_of, payload_of, text, whole
 from .definition import check_given, resolve
 from .errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, NotFoundError, ResourceExhaustedError, ScheduleError
-from .misfire import skip_paused
-from .model import FRAME_JOBS_MAX, INSTANT_MAX_US, MS, NEVER, NOTE_MAX, PAYLOAD_MAX, JobState, display_name, parse_job_name
-from .specs import KIND_AT, KIND_EVERY, KIND_MANUAL
-from .state import job_key, spec_bytes
+from .ids import job_key
+from .misfire import skip_unattended
+from .model import (
+    FRAME_JOBS_MAX,
+    INSTANT_MAX_US,
+    MS,
+    NEVER,
+    NOTE_MAX,
+    PAYLOAD_MAX,
+    Disposition,
+    JobState,
+    Reason,
+    RunState,
+    Trigger,
+    display_name,
+    parse_job_name,
+)
+from .overlap import supersede
+from .retime import keep_zones
+from .schedules import KIND_AFTER, KIND_AT, KIND_EVERY, KIND_MANUAL, KIND_UNION
+from .specs import whole_ms
+from .state import spec_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from numpy.typing import NDArray
 
     from .engine import Engine
     from .turn import Incoming
 
 _NO_ROW: Final = 0xFFFFFFFF
+SPECS_MAX: Final = 2**24
 UNCHANGED, CREATED, UPDATED = 0, 1, 2
 _RESULTS: Final = ("unchanged", "created", "updated")
 _HASHED: Final = re.compile(r"(?<![A-Za-z])[Hh](?![A-Za-z])")  # the H of a cron expression: another schedule for each job
@@ -39,35 +60,68 @@ def job_row(engine: Engine, args: dict[str, Any], *, deleted: bool = False) -> i
     raise NotFoundError(f"no job {display_name(name)}")
 
 
-def spec_number(engine: Engine, given: Any, name: str) -> int:
-    """Number of the resolved definition; a new one is compiled first and then recorded."""
+def resolved_spec(engine: Engine, given: Any, name: str, coming: Collection[str] = ()) -> tuple[bytes, dict[str, Any]]:
+    """(key, resolved definition) of what was asked for a job. Records nothing; `check_spec` sees whether it can be evaluated.
+
+    `coming`: calendars that will be there when the job is put.
+    """
     given = check_given(given)
     wire = resolve(given, engine.state.announced.get(given["task"]))
     wire["namespace"] = name.partition("/")[0]
-    schedule = wire["schedule"]
-    if schedule["kind"] == "cron" and _HASHED.search(schedule["expr"]):
+    parts = [part["schedule"] for part in wire["schedule"].get("of", ())] or [wire["schedule"]]
+    if any(_HASHED.search(part["expr"]) for part in parts if part["kind"] == "cron"):
         wire["hash_id"] = name
-    key = spec_bytes(wire)
-    spec = engine.state.spec_ids.get(key)
-    if spec is None:
-        spec = len(engine.state.specs)
-        if spec >= 2**24:
-            raise ResourceExhaustedError("16,777,216 different definitions are stored; use fewer distinct schedules and policies")
-        engine.specs.add(spec, wire)  # raises before anything is recorded
-        engine.record("SPEC", {"id": spec, "wire": wire})
+    missing = [x for x in wire.get("calendar", ()) if x not in engine.state.calendars and x not in coming]
+    if missing:
+        raise FailedPreconditionError(f"calendar {missing[0]!r} does not exist; make it first, then put the job")
+    if wire.get("on_missed") == name:
+        raise InvalidArgumentError(f"on_missed: job {display_name(name)} can't be its own alarm; name another job")
+    return spec_bytes(wire), wire
+
+
+def check_spec(engine: Engine, wire: dict[str, Any]) -> None:
+    """ScheduleError when the schedule of a definition can't be evaluated. Nothing stays behind."""
+    schedules = engine.specs.schedules
+    schedules.release(*schedules.compile(wire["schedule"], wire.get("hash_id") or ""))
+
+
+def record_spec(engine: Engine, wire: dict[str, Any]) -> int:
+    """Number of a definition that has none yet; it is compiled first and then recorded."""
+    spec = len(engine.state.specs)
+    if spec >= SPECS_MAX:
+        raise ResourceExhaustedError(f"{SPECS_MAX:,} different definitions are stored; use fewer distinct schedules and policies")
+    engine.specs.add(spec, wire, engine.now.wall_us)  # raises before anything is recorded
+    keep_zones(engine, wire["schedule"])
+    engine.record("SPEC", {"id": spec, "wire": wire})
     return spec
 
 
+def spec_number(engine: Engine, given: Any, name: str) -> int:
+    """Number of the resolved definition; a new one is compiled first and then recorded."""
+    key, wire = resolved_spec(engine, given, name)
+    spec = engine.state.spec_ids.get(key)
+    return record_spec(engine, wire) if spec is None else spec
+
+
 def kept_anchors(engine: Engine, rows: NDArray[np.uint32], spec: NDArray[np.uint32], param: NDArray[np.int64]) -> NDArray[np.int64]:
-    """`param` with the anchors of intervals filled in: that of the job with an unchanged period, else now."""
-    param = param.copy()
-    every = (engine.specs.kind[spec] == KIND_EVERY) & (param == NEVER)
-    old = np.flatnonzero(every & (rows != _NO_ROW))
+    """`param` with the anchors of intervals filled in: that of the job with an unchanged period, else now.
+
+    That of after_completion is the next time: of a job that has it already it is its own affair.
+    """
+    param, kind, a = param.copy(), engine.specs.kind, engine.specs.a
+    grid = np.isin(kind[spec], (KIND_EVERY, KIND_UNION)) & (param == NEVER)
+    delay = kind[spec] == KIND_AFTER
+    old = np.flatnonzero((grid | delay) & (rows != _NO_ROW))
+    now = whole_ms(engine.now.wall_us)
+    kept = np.zeros(len(rows), np.bool_)
     if len(old):
         fields = engine.state.jobs.gather(rows[old])
-        keep = (engine.specs.kind[fields["spec"]] == KIND_EVERY) & (engine.specs.a[fields["spec"]] == engine.specs.a[spec[old]])
+        keep = (kind[fields["spec"]] == kind[spec[old]]) & (a[fields["spec"]] == a[spec[old]]) & (fields["param_us"] < NEVER)
         param[old[keep]] = fields["param_us"][keep]
-    param[every & (param == NEVER)] = -(-engine.now.wall_us // MS) * MS
+        kept[old[keep]] = True
+    first = delay & ~kept
+    param[first] = np.where(param[first] == NEVER, now, param[first]) + a[spec[first]]
+    param[grid & (param == NEVER)] = now
     return param
 
 
@@ -86,6 +140,8 @@ def first_next(engine: Engine, rows: NDArray[np.uint32], spec: NDArray[np.uint32
         fired[old] = np.where(fields["state"] == JobState.DELETED, 0, fields["fired"])
         was_paused[old] = fields["state"] == JobState.PAUSED
     after = np.where(kind == KIND_AT, cursor, np.maximum(cursor, engine.now.wall_us))
+    delay = (kind == KIND_AFTER) & (param <= after)  # its run is under way, or it was: the next time counts from now
+    param[delay] = whole_ms(engine.now.wall_us) + engine.specs.a[spec[delay]]
     following = engine.specs.next(spec, param, after)
     following[fired >= engine.specs.max_runs[spec]] = NEVER
     state = np.where((following == NEVER) & (kind != KIND_MANUAL), JobState.FINISHED, JobState.ACTIVE).astype(np.uint8)
@@ -94,20 +150,27 @@ def first_next(engine: Engine, rows: NDArray[np.uint32], spec: NDArray[np.uint32
     return following, cursor, state
 
 
+def decided_before(engine: Engine, rows: NDArray[np.uint32], param: NDArray[np.int64], once: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Which of the known one-time jobs `once` would get a new instant before what they have decided: as if it had run already."""
+    old = engine.state.jobs.gather(np.ascontiguousarray(rows[once]))
+    decided: NDArray[np.int64] = once[(param[once] <= old["cursor_us"]) & (param[once] != old["param_us"])]
+    return decided
+
+
+def decided_text(name: str) -> str:
+    """What is said about such a job. Never firing that instant in silence would break the first promise."""
+    return (
+        f"job {name} has decided its times up to a later one: a one-time run at an earlier instant could double one of them;"
+        " choose another name, or a later instant"
+    )
+
+
 def refuse_decided(engine: Engine, names: list[bytes], rows: NDArray[np.uint32], spec: NDArray[np.uint32], param: NDArray[np.int64],
                    known: NDArray[np.int64]) -> None:
-    """failed_precondition for a new instant before what a job has decided: it can't be told from one that has run.
-
-    Never firing it in silence would break the first promise.
-    """
-    once = known[engine.specs.kind[spec[known]] == KIND_AT]
-    old = engine.state.jobs.gather(np.ascontiguousarray(rows[once]))
-    bad = once[(param[once] <= old["cursor_us"]) & (param[once] != old["param_us"])]
+    """failed_precondition for a one-time job's new instant before what it has decided."""
+    bad = decided_before(engine, rows, param, known[engine.specs.kind[spec[known]] == KIND_AT])
     if len(bad):
-        raise FailedPreconditionError(
-            f"job {display_name(names[int(bad[0])].decode())} has decided its times up to a later one: a one-time run at an earlier instant"
-            " could double one of them; choose another name, or a later instant"
-        )
+        raise FailedPreconditionError(decided_text(display_name(names[int(bad[0])].decode())))
 
 
 def put_jobs(engine: Engine, cmd: Incoming, names: list[bytes], payloads: list[bytes], spec: NDArray[np.uint32],
@@ -134,8 +197,9 @@ def put_jobs(engine: Engine, cmd: Incoming, names: list[bytes], payloads: list[b
     if not len(take):
         return result
     refuse_decided(engine, names, rows, spec, param, np.intersect1d(take, known))
-    for row in rows[np.intersect1d(take, known)].tolist():
-        skip_paused(engine, row)
+    for i in np.intersect1d(take, known).tolist():
+        skip_unattended(engine, int(rows[i]))
+        replace_waiting(engine, int(rows[i]), int(spec[i]), int(param[i]))
     following, cursor, state = first_next(engine, rows, spec, param, paused)
     pick = take.tolist()
     whole_frame = len(pick) == len(names)
@@ -149,6 +213,19 @@ def put_jobs(engine: Engine, cmd: Incoming, names: list[bytes], payloads: list[b
     })
     engine.arm_jobs(made, following[take])
     return result
+
+
+def replace_waiting(engine: Engine, row: int, spec: int, param: int) -> None:
+    """A new schedule is effective at once: recorded occurrences of the old one that only waited give their place to it."""
+    fields = engine.state.jobs.gather(np.array([row], np.uint32))[0]
+    old, new = engine.state.specs[int(fields["spec"])], engine.state.specs[spec]
+    if all(old[key] == new[key] for key in ("schedule", "start_us", "end_us")) and int(fields["param_us"]) == param:
+        return
+    members = np.array(engine.state.runs.of_job(row), np.uint32)
+    runs = engine.state.runs.gather(members)
+    waiting = (runs["state"] == RunState.SCHEDULED) & (runs["trigger"] == Trigger.SCHEDULE) & (runs["disposition"] == Disposition.FIRED)
+    if waiting.any():
+        supersede(engine, members[waiting], Disposition.SUPERSEDED, Reason.NONE)
 
 
 def own_name(name: Any) -> str:

@@ -9,7 +9,7 @@ import msgpack
 import numpy as np
 
 from .errors import InvalidArgumentError
-from .model import NEVER, JobState, Outcome, Reason, RunState, Trigger, display_name
+from .model import NEVER, Disposition, JobState, Outcome, Reason, RunState, Trigger, display_name
 from .state import unpack_attempts
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 PAGE_MAX: Final = 1_000
 POSITION_MAX: Final = 2**63
 DEAD_LIST: Final = 2
+_64: Final = 2**64 - 1
 
 
 def job(state: State, row: int) -> dict[str, Any]:
@@ -40,6 +41,8 @@ def job(state: State, row: int) -> dict[str, Any]:
 _RUN_STATES: Final = {int(s): s.name.lower() for s in RunState}
 _TRIGGERS: Final = {int(t): t.name.lower() for t in Trigger}
 _REASONS: Final = {int(r): r.name.lower() for r in Reason if r} | {0: None}
+_DISPOSITIONS: Final = {int(d): d.name.lower() for d in Disposition} | {0: None}
+_LATE: Final = 4  # _runrows.LATE
 _OUTCOMES: Final = {int(o): o.name.lower() for o in Outcome} | {0: None}
 _SCHEDULED, _LEASED, _RETRY_WAIT, _SKIPPED = (int(s) for s in (RunState.SCHEDULED, RunState.LEASED, RunState.RETRY_WAIT, RunState.SKIPPED))
 
@@ -53,18 +56,22 @@ def run_fields(f: dict[str, int], name: str, task: str, queue: str, result: byte
         _attempt(n, tok, w, begun, end, how, msgpack.unpackb(data, raw=False) if data else None)
         for n, tok, w, begun, end, how, data in unpack_attempts(history)
     ] if history else []
-    if spent and (not attempts or attempts[-1]["attempt"] != spent):
-        attempts.append(_attempt(spent, token, worker, f["started_us"], f["ended_us"], f["outcome"], ended))
     waiting = (state in {_SCHEDULED, _RETRY_WAIT}) and due >= 0
     skipped = state == _SKIPPED
+    started, blocking = f["started_us"], None
+    if skipped:  # a row that an open run blocked holds that run's id in these places
+        blocking = f"{started & _64:016x}{token & _64:016x}" if token else None
+        started = token = 0
+    if spent and (not attempts or attempts[-1]["attempt"] != spent):
+        attempts.append(_attempt(spent, token, worker, f["started_us"], f["ended_us"], f["outcome"], ended))
     return {
         "id": f"{f['id_high']:016x}{f['id_low']:016x}", "job": display_name(name), "trigger": _TRIGGERS[f["trigger"]], "task": task,
         "queue": queue, "scheduled_us": f["nominal_us"], "created_us": f["created_us"], "queued_us": f["queued_us"] or None,
-        "started_us": f["started_us"] or None, "ended_us": f["ended_us"] or None, "next_us": due if waiting else None,
+        "started_us": started or None, "ended_us": f["ended_us"] or None, "next_us": due if waiting else None,
         "state": "running" if state == _LEASED and running.get(worker) == token else _RUN_STATES[state],
         "reason": _REASONS[f["reason"]], "attempt": spent, "token": token or None, "worker": f"w{worker}" if worker else None,
         "result": ended, "missed": f["missed"], "until_us": due if skipped else None, "count": f["count"] if skipped else None,
-        "attempts": attempts,
+        "late": bool(f["flags"] & _LATE), "disposition": _DISPOSITIONS[f["disposition"]], "blocking": blocking, "attempts": attempts,
     }
 
 
@@ -190,18 +197,22 @@ class RunFilter:
                 raise InvalidArgumentError(f"state: {wanted!r} is not one of {', '.join(known)}")
             self.state = known[wanted]
         self.skipped = bool(args.get("skipped")) or self.state == RunState.SKIPPED
+        self.late = bool(args.get("late"))
 
     def matches(self, name: str) -> bool:
         """Does a full job name pass?"""
         return self.pattern is None or fnmatchcase(display_name(name), display_name(self.pattern))
 
     def mask(self, fields: Any) -> NDArray[np.bool_]:
-        """Which rows pass by state and nominal time. Ledger rows pass only when they are asked for."""
+        """Which rows pass by state, nominal time and lateness. Ledger rows pass only when they are asked for."""
         keep = (fields["nominal_us"] >= self.since) & (fields["nominal_us"] < self.until)
         if self.state is not None:
             keep &= fields["state"] == self.state
         elif not self.skipped:
             keep &= fields["state"] != RunState.SKIPPED
+        if self.late:
+            late = fields["flags"] & _LATE > 0
+            keep &= late | (fields["state"] == RunState.SKIPPED) if self.skipped else late
         return np.asarray(keep, np.bool_)
 
 
@@ -211,7 +222,7 @@ def counts(engine: Engine) -> dict[str, Any]:
     served = frozenset().union(*(s.tasks for s in engine.sessions.values()))
     queues: dict[str, dict[str, int]] = {}
     unserved: dict[str, int] = {}
-    for (queue, _, _, task), line in state.lines.items():
+    for (queue, _, _, task, _), line in state.lines.items():
         waiting = state.runs.list_len(line)
         queues.setdefault(queue, {"queued": 0})["queued"] += waiting
         if waiting and task not in served:
@@ -225,7 +236,8 @@ def counts(engine: Engine) -> dict[str, Any]:
             {"id": f"w{i}", "name": w.name, "kind": w.kind, "leased": state.runs.list_len(w.list_id)}
             for i, w in sorted(state.workers.items())
         ],
-        "counters": dict(engine.counters), "draining": engine.draining,
+        "counters": dict(engine.counters), "draining": engine.draining, "held": state.meta.held_us >= 0, "hold_note": state.meta.hold_note,
+        "held_since_us": None if state.meta.held_us < 0 else state.meta.held_us, "zone_version": state.meta.zone_version,
         "bytes": {
             "jobs": state.jobs.nbytes, "runs": state.runs.nbytes,
             "wheels": engine.wall.nbytes + engine.delayed.nbytes + engine.mono.nbytes,

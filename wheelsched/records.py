@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-VERSION: Final = 1
+VERSION: Final = 2
+READABLE: Final = frozenset({1, 2})  # 2 added kinds from RETIME on
 _HEADER: Final = struct.Struct("<IIHHQI")
 HEADER_SIZE: Final = _HEADER.size
 _AFTER_CRC: Final = struct.Struct("<HHQI")
@@ -58,8 +59,8 @@ def unframe(data: bytes | memoryview, seq: int, prev_crc: int | None) -> tuple[b
         raise CorruptJournalError(f"record {seq}: {len(data)} bytes are too few for a header", seq=seq)
     length, crc, version, spare, found, prev = _HEADER.unpack_from(data)
     body = bytes(data[HEADER_SIZE:])
-    if version != VERSION:
-        raise CorruptJournalError(f"record {seq}: format version {version}, this program reads {VERSION}", seq=seq)
+    if version not in READABLE:
+        raise CorruptJournalError(f"record {seq}: format version {version}, this program reads up to {VERSION}", seq=seq)
     if length != len(body):
         raise CorruptJournalError(f"record {seq}: {len(body)} bytes where its header says {length}", seq=seq)
     if zlib.crc32(body, zlib.crc32(_AFTER_CRC.pack(version, spare, found, prev))) != crc:
@@ -185,6 +186,16 @@ _SCHEMA: Final = {
     "CLOCK": (16, "at job* cursor* next* state* blocked_job* blocked_at*"),
     "ASK_CANCEL": (17, "at run*"),
     "ANNOUNCE": (18, "at tasks"),
+    "RETIME": (19, "at job* state* next* cursor* param*"),  # what a schedule says changed, not what was asked for
+    "ZONES": (20, "at version name+ data+"),  # the zone data that schedules are evaluated with, as TZif
+    "TZDIFF": (21, "at old new total name+ before* after*"),  # what other zone data moved
+    "SUPERSEDE": (22, "at run* disposition* reason*"),
+    "EXCEPT": (23, "at uid job* nominal* to*"),  # one occurrence: skipped (to SKIP), moved to an instant, or as ever (to AS_EVER)
+    "CALENDAR": (24, "at uid name wire"),  # wire nil: removed
+    "HOLD": (25, "at uid on note"),
+    "LATE": (26, "at run*"),
+    "WITHDRAW": (27, "at run* until* count*"),
+    "TOLD": (28, "count"),  # so many entries of changes went to history
 }
 KINDS: Final[dict[str, int]] = {name: number for name, (number, _) in _SCHEMA.items()}
 NAMES: Final[dict[int, str]] = {number: name for name, number in KINDS.items()}
@@ -193,18 +204,28 @@ FIELDS: Final[dict[int, frozenset[str]]] = {
 }
 
 
+def encode_fields(fields: Any) -> bytes:
+    """Plain data with columns in it, as a record's body has them."""
+    data: bytes = msgpack.packb(fields, default=_pack_default, use_bin_type=True)
+    return data
+
+
+def decode_fields(data: bytes) -> Any:
+    """What `encode_fields` made. ValueError or CorruptJournalError when it is malformed."""
+    return msgpack.unpackb(data, ext_hook=_unpack_ext, raw=False, strict_map_key=True)
+
+
 def encode(kind: str, fields: dict[str, Any]) -> bytes:
     """The body of one record. Asserts that exactly the fields of its kind are there."""
     number = KINDS[kind]
     assert fields.keys() == FIELDS[number], (kind, sorted(fields.keys() ^ FIELDS[number]))
-    data: bytes = msgpack.packb([number, fields], default=_pack_default, use_bin_type=True)
-    return data
+    return encode_fields([number, fields])
 
 
 def decode(body: bytes) -> tuple[str, dict[str, Any]]:
     """(kind, fields) of one body. CorruptJournalError when it is malformed or has other fields than its kind."""
     try:
-        number, fields = msgpack.unpackb(body, ext_hook=_unpack_ext, raw=False, strict_map_key=True)
+        number, fields = decode_fields(body)
         wanted = FIELDS[number]
     except (ValueError, TypeError, KeyError, struct.error, msgpack.exceptions.UnpackException) as e:
         raise CorruptJournalError(f"malformed record: {type(e).__name__}: {e}") from e

@@ -11,6 +11,7 @@ from . import protocol, reads, records
 from .arguments import done, payload_of, text, whole
 from .definition import check_given
 from .errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from .ids import job_key, other_run_id
 from .model import (
     FRAME_JOBS_MAX,
     INSTANT_MAX_US,
@@ -24,8 +25,8 @@ from .model import (
     display_name,
     parse_job_name,
 )
+from .overlap import cancel_rows
 from .put import job_row, spec_number
-from .state import job_key, other_run_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,16 +35,6 @@ if TYPE_CHECKING:
 
     from .engine import Engine
     from .turn import Incoming
-
-
-def cancel_rows(engine: Engine, rows: NDArray[np.uint32]) -> None:
-    """Cancel runs that no worker holds."""
-    engine.delayed.cancel(rows)
-    engine.mono.cancel(rows)
-    engine.record("RUNS", {"at": engine.now.wall_us, "event": int(Event.CANCEL), "run": rows})
-    engine.counters["cancelled"] += len(rows)
-    engine.turn_of(rows)
-    engine.end_waits(rows)
 
 
 def trigger(engine: Engine, cmd: Incoming) -> bytes:
@@ -162,7 +153,7 @@ def cancel(engine: Engine, cmd: Incoming) -> bytes:
     fields = engine.state.runs.gather(rows)[0]
     if fields["state"] == RunState.LEASED:
         engine.record("ASK_CANCEL", {"at": engine.now.wall_us, "run": rows})
-        engine.effects.cancels.append((int(fields["worker"]), int(fields["token"])))
+        engine.effects.cancels.append((int(fields["worker"]), int(fields["token"]), False))
     elif fields["state"] <= RunState.RETRY_WAIT:
         cancel_rows(engine, rows)
     elif fields["state"] != RunState.CANCELLED:

@@ -1,8 +1,8 @@
-"""When a job runs: Cron, Every, At, Manual, for users and on the wire; and the server's table of them.
+"""When a job runs: Cron, Every, At, Manual, for users and on the wire. The server's table of them is in schedules.py.
 
 A schedule is checked in full when it is built. `next` and `prev` work offline, on the zone data of the tzdata package.
 On the wire a schedule is plain data without what differs from job to job (the instant of At, the anchor of Every), so
-that equal schedules are compiled once: see `to_wire`, `param_us` and `ScheduleTable`.
+that equal schedules are compiled once: see `to_wire` and `param_us`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from .cron import can_match, check_text, day_table, parse, year_table
-from .errors import InvalidArgumentError, ScheduleError, UnimplementedError
+from .errors import InvalidArgumentError, ScheduleError
 from .model import (
     DURATION_MAX_US,
     EVERY_MIN_US,
@@ -29,19 +29,14 @@ from .zonedata import load_zone
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from typing_extensions import Buffer
-
     from ._cron import CronTable
     from .cron import Masks
 
-__all__ = ["At", "Cron", "Every", "Manual", "Schedule", "ScheduleTable", "schedule_from_wire"]
+__all__ = ["At", "Cron", "Every", "Manual", "Schedule", "as_written", "check_union", "schedule_from_wire"]
 
 GAPS: Final = ("run_after", "shift", "skip")
 OVERLAPS: Final = ("first", "second", "both")
-KIND_CRON: Final = 1
-KIND_EVERY: Final = 2
-KIND_AT: Final = 3
-KIND_MANUAL: Final = 4
+UNION_MAX: Final = 100  # schedules in one union
 ASK_MAX: Final = 1_000_000  # instants one call gives
 
 _GAP_CODES: Final = {"skip": 0, "run_after": 1, "shift": 2}
@@ -49,7 +44,7 @@ _GAP_RULE: Final = 3  # run_after, but nothing is made up for a clock correction
 _OVERLAP_CODES: Final = {"first": 0, "second": 1, "both": 2}
 _SHORTEST: Final = f"{EVERY_MIN_US // MS}ms"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_BEGIN_US: Final = -(2**63)
+BEGIN_US: Final = -(2**63)
 _MANUAL_ADVICE: Final = "it never fires; for a job that runs only when triggered use Manual()"
 _NO_HASH_ID: Final = "H needs a hash_id here; the server takes the job's full name"
 
@@ -122,15 +117,15 @@ class Cron:
     def __post_init__(self) -> None:
         if self.hash_id is not None and not isinstance(self.hash_id, str):
             raise ScheduleError(f"hash_id: text is wanted, not {type(self.hash_id).__name__}")
-        masks = _masks(self.expr, self.seconds, self.day_or, self.hash_id, self.dst_gap, self.dst_overlap)
+        masks = masks_of(self.expr, self.seconds, self.day_or, self.hash_id, self.dst_gap, self.dst_overlap)
         _offline_zones().get(self.tz)
         # Dates decide whether it ever fires, unless years are given: then all times may lie in a gap; the table knows.
         if not can_match(masks):
-            raise _never(self.expr, self.tz)
+            raise never_fires(self.expr, self.tz)
         if masks.years and not (masks.hashed and self.hash_id is None):
             table, index = _offline_table(self)
-            if table.next_one(index, _BEGIN_US) == NEVER:
-                raise _never(self.expr, self.tz)
+            if table.next_one(index, BEGIN_US) == NEVER:
+                raise never_fires(self.expr, self.tz)
 
     def next(self, after: Any, n: int = 1) -> list[datetime]:
         """Up to n datetimes in the schedule's zone, strictly after `after`; shorter when there are no more.
@@ -166,7 +161,7 @@ class Cron:
         return [(_EPOCH + timedelta(microseconds=us)).astimezone(zone) for us in instants]
 
 
-def _masks(
+def masks_of(
     expr: Any, seconds: Any, day_or: Any, hash_id: str | None, dst_gap: Any, dst_overlap: Any
 ) -> Masks:
     """The masks of an expression whose options are right as well; ScheduleError otherwise."""
@@ -178,7 +173,7 @@ def _masks(
     return parse(expr, seconds, day_or, hash_id)
 
 
-def _never(expr: str, tz: str) -> ScheduleError:
+def never_fires(expr: str, tz: str) -> ScheduleError:
     return ScheduleError(f"cron expression {expr[:60]!r} (tz {tz}): {_MANUAL_ADVICE}")
 
 
@@ -191,16 +186,16 @@ def _offline_table(cron: Cron) -> tuple[CronTable, int]:
     zone = _offline_zones().get(cron.tz)
     number = table.add_zone(zone.at_s, zone.offset_s, zone.cycle)
     masks = parse(cron.expr, cron.seconds, cron.day_or, cron.hash_id)
-    return table, table.add(*_columns(masks), number, *_dst_codes(masks, cron.dst_gap, cron.dst_overlap))
+    return table, table.add(*columns(masks), number, *dst_codes(masks, cron.dst_gap, cron.dst_overlap))
 
 
-def _dst_codes(masks: Masks, dst_gap: str | None, dst_overlap: str | None) -> tuple[int, int]:
+def dst_codes(masks: Masks, dst_gap: str | None, dst_overlap: str | None) -> tuple[int, int]:
     """The numbers that `_cron` takes; None becomes the default rule."""
     gap = (0 if masks.wild else _GAP_RULE) if dst_gap is None else _GAP_CODES[dst_gap]
     return gap, _OVERLAP_CODES[("both" if masks.wild else "first") if dst_overlap is None else dst_overlap]
 
 
-def _columns(masks: Masks) -> tuple[int, int, int, bytes, int, bytes | None]:
+def columns(masks: Masks) -> tuple[int, int, int, bytes, int, bytes | None]:
     """The first arguments of `CronTable.add`."""
     return masks.seconds, masks.minutes, masks.hours, day_table(masks.days), masks.months, year_table(masks.years)
 
@@ -350,7 +345,7 @@ _WIRE_KEYS: Final[dict[str, dict[str, tuple[type, ...]]]] = {
 }
 
 
-def _check_wire(wire: Any) -> str:
+def check_wire(wire: Any) -> str:
     """The kind of a wire form whose keys and types are right; ScheduleError names the key that isn't."""
     kind = wire.get("kind") if isinstance(wire, dict) else None
     keys = _WIRE_KEYS.get(kind) if isinstance(kind, str) else None
@@ -372,7 +367,7 @@ def _check_wire(wire: Any) -> str:
 
 def schedule_from_wire(wire: dict[str, Any], param_us: int = NEVER) -> Schedule:
     """The schedule of `to_wire` and `param_us`, checked again in full. ScheduleError says what is wrong."""
-    kind = _check_wire(wire)
+    kind = check_wire(wire)
     if type(param_us) is not int or not (0 <= param_us <= INSTANT_MAX_US or param_us == NEVER):
         raise ScheduleError(f"schedule: instant {str(param_us)[:60]} µs is out of range; allowed: years 1970 to 9999")
     instant = None if param_us == NEVER else _EPOCH + timedelta(microseconds=param_us)
@@ -387,114 +382,37 @@ def schedule_from_wire(wire: dict[str, Any], param_us: int = NEVER) -> Schedule:
     return Manual()
 
 
-class ScheduleTable:
-    """The server's schedules: wire forms in, columns of next times out. Pure; one thread at a time.
+def check_union(wire: Any) -> list[tuple[dict[str, Any], int]]:
+    """The members of a union's wire form, {"kind": "union", "of": [{"schedule", "param_us"}]}, and their own instants.
 
-    A job holds (kind, a) and its own anchor: kind 1 is cron and `a` an index here, 2 every and `a` the period in
-    microseconds, 3 at and 4 manual, where `a` is 0. Schedules that fire alike share an index.
+    Checked in full, in canonical form. 1 to 100 members; one without an anchor of its own (NEVER) takes the job's.
+    ScheduleError names the member; none may be a union, Manual or after_completion.
     """
+    parts = wire.get("of") if isinstance(wire, dict) and wire.keys() == {"kind", "of"} else None
+    if parts is None or wire["kind"] != "union" or not isinstance(parts, list | tuple) or not 1 <= len(parts) <= UNION_MAX:
+        raise ScheduleError(f"schedule: a union is {{kind, of}} with a list of 1 to {UNION_MAX} schedules")
+    members = []
+    for number, part in enumerate(parts, 1):
+        if not isinstance(part, dict) or part.keys() != {"schedule", "param_us"}:
+            raise ScheduleError(f"schedule: member {number} of a union is {{schedule, param_us}}")
+        member, param_us = part["schedule"], part["param_us"]
+        kind = member.get("kind") if isinstance(member, dict) else None
+        if kind in ("manual", "union") or (kind == "every" and member.get("after_completion")):
+            what = "after_completion" if kind == "every" else kind
+            raise ScheduleError(f"schedule: member {number} of a union: {what} can't be part of one")
+        try:
+            made = schedule_from_wire(member, param_us)
+        except ScheduleError as e:
+            raise ScheduleError(f"schedule: member {number} of a union: {e.message}") from None
+        if kind == "cron" and param_us != NEVER:
+            raise ScheduleError(f"schedule: member {number} of a union: cron has no instant of its own")
+        members.append((made.to_wire(), made.param_us()))
+    return members
 
-    def __init__(self, zones: Zones) -> None:
-        from ._cron import CronTable  # noqa: PLC0415 - only the server makes one
 
-        self._zones = zones
-        self._table = CronTable()
-        self._zone_index: dict[str, int] = {}
-        self._by_key: dict[tuple[Any, ...], int] = {}
-        self._users: dict[int, tuple[tuple[Any, ...], int]] = {}  # index -> key, how many hold it
-
-    def __len__(self) -> int:
-        """How many different cron schedules are held."""
-        return len(self._users)
-
-    def compile(self, wire: dict[str, Any], job_name: str) -> tuple[int, int]:
-        """(kind, a) of a wire form, to be released later; `job_name` is what H hashes.
-
-        ScheduleError for anything that is not right, UnimplementedError for `after_completion`.
-        """
-        kind = _check_wire(wire)
-        if kind == "at":
-            return KIND_AT, 0
-        if kind == "manual":
-            return KIND_MANUAL, 0
-        if kind == "every":
-            if wire["every_us"] % MS:
-                raise ScheduleError(f"every: {wire['every_us']} µs is given; whole milliseconds are allowed")
-            if wire.get("after_completion"):
-                raise UnimplementedError("every: after_completion is not supported by this server yet")
-            return KIND_EVERY, int(wire["every_us"])
-        masks = _masks(wire["expr"], wire["seconds"], wire["day_or"], None, wire["dst_gap"], wire["dst_overlap"])
-        if masks.hashed:
-            masks = parse(wire["expr"], wire["seconds"], wire["day_or"], job_name)
-        columns = _columns(masks)
-        codes = _dst_codes(masks, wire["dst_gap"], wire["dst_overlap"])
-        key = (columns, wire["tz"], codes)
-        index = self._by_key.get(key)
-        if index is None:
-            if not can_match(masks):
-                raise _never(wire["expr"], wire["tz"])
-            index = self._table.add(*columns, self._zone(wire["tz"]), *codes)
-            if self._table.next_one(index, _BEGIN_US) == NEVER:
-                self._table.remove(index)
-                raise _never(wire["expr"], wire["tz"])
-            self._by_key[key] = index
-            self._users[index] = key, 0
-        self._users[index] = key, self._users[index][1] + 1
-        return KIND_CRON, index
-
-    def release(self, kind: int, a: int) -> None:
-        """Give back what one `compile` gave. KeyError if nothing of the kind is held."""
-        if kind != KIND_CRON:
-            return
-        key, users = self._users[a]
-        if users > 1:
-            self._users[a] = key, users - 1
-        else:
-            del self._users[a], self._by_key[key]
-            self._table.remove(a)
-
-    def next_many(self, kind: Buffer, a: Buffer, anchor_us: Buffer, after_us: Buffer, out: Buffer) -> None:
-        """The first nominal instant strictly after, or NEVER, in bulk: kind uint8[n], all others int64[n].
-
-        IndexError or ValueError for a schedule that isn't there, and then nothing was computed.
-        """
-        self._table.next_mixed(kind, a, anchor_us, after_us, out)
-
-    def next_one(self, kind: int, a: int, anchor_us: int, after_us: int) -> int:
-        """The first nominal instant strictly after, or NEVER."""
-        if kind == KIND_CRON:
-            return self._table.next_one(a, after_us)
-        if kind == KIND_EVERY:
-            return _every_next(a, anchor_us, after_us)
-        return anchor_us if kind == KIND_AT and anchor_us > after_us else NEVER
-
-    def prev_one(self, kind: int, a: int, anchor_us: int, before_us: int) -> int:
-        """The last nominal instant strictly before, or NEVER."""
-        if kind == KIND_CRON:
-            return self._table.prev_one(a, before_us)
-        if kind == KIND_EVERY:
-            return _every_prev(a, anchor_us, before_us)
-        return anchor_us if kind == KIND_AT and anchor_us < before_us else NEVER
-
-    def count_between(
-        self, kind: int, a: int, anchor_us: int, after_us: int, until_us: int, limit: int
-    ) -> tuple[int, int, int]:
-        """How many nominal instants lie in (after, until], at most `limit`; the first and the last of all of them.
-
-        0, NEVER, NEVER if there are none. The last one isn't capped by `limit`.
-        """
-        first = self.next_one(kind, a, anchor_us, after_us)
-        if first > until_us or limit < 1:  # NEVER is later than any
-            return 0, NEVER, NEVER
-        last = self.prev_one(kind, a, anchor_us, min(until_us, INSTANT_MAX_US) + 1)
-        if kind == KIND_CRON:
-            return self._table.count(a, after_us, until_us, limit)[0], first, last
-        return min((last - first) // a + 1, limit) if kind == KIND_EVERY else 1, first, last
-
-    def _zone(self, name: str) -> int:
-        index = self._zone_index.get(name)
-        if index is None:
-            zone = self._zones.get(name)
-            index = self._table.add_zone(zone.at_s, zone.offset_s, zone.cycle)
-            self._zone_index[name] = index
-        return index
+def as_written(wire: dict[str, Any], param_us: int = NEVER) -> Schedule | list[Schedule]:
+    """What a user would write for a wire form: one schedule, or the list of a union. ScheduleError as the checks."""
+    if not isinstance(wire, dict) or wire.get("kind") != "union":
+        return schedule_from_wire(wire, param_us)
+    anchored = ((member, param_us if own == NEVER and member["kind"] == "every" else own) for member, own in check_union(wire))
+    return [schedule_from_wire(member, own) for member, own in anchored]

@@ -19,9 +19,11 @@ from . import protocol, reads, workers
 from .clock import Clock, WallTimer
 from .connections import HALF_FRAME_US, Connection, Listener, out_of_descriptors, peer_uid
 from .errors import InternalError, StorageFullError, UnavailableError, WheelschedError
+from .history import NEEDED
 from .lags import Histogram
 from .model import NEVER, US, Outcome
 from .protocol import MUTATING, Request
+from .server_forecast import Forecasts
 from .turn import ClockBack, Disconnect, Effects, Incoming, WorkerGone
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ class Server:
         self.config = config
         self.keeper = keeper
         self.engine = engine
+        self.forecasts = Forecasts(engine, self._log)
         self.pool = pool
         self.listener = listener
         self.clock = clock
@@ -177,16 +180,21 @@ class Server:
             while connection.requests and room:
                 request = connection.requests.popleft()
                 room -= 1
-                if request.verb in _LOOKED_UP or (request.verb == "wait" and self._folded(request)):
+                if request.verb == "forecast":
+                    self.forecasts.add(connection.number, request)
+                elif request.verb in _LOOKED_UP or (request.verb == "wait" and self._folded(request)):
                     lookups.append((connection, request))
                 elif request.verb in MUTATING and (full or self.stopping):
                     engine.reply(connection.number, protocol.encode_error(request.id, self._refusal(full)))
                 else:
-                    inputs.append(Incoming(connection.number, request, connection.uid))
+                    found = self.keeper.look_for(request.verb, request.args) if request.verb in NEEDED else None
+                    inputs.append(Incoming(connection.number, request, connection.uid, found))
         effects = engine.step(now, inputs)
         for connection, request in lookups:
             effects.replies.append((connection.number, self._look_up(request)))
-        self.again = effects.again or not room
+        if self.forecasts:
+            effects.replies += self.forecasts.piece(now.wall_us, self._refusal("") if self.stopping else None)
+        self.again = effects.again or not room or bool(self.forecasts)
         self.wake_mono_us = effects.wake_mono_us
         self.timer.set(NEVER if effects.wake_wall_us == NEVER else effects.wake_wall_us - self.clock.offset_us)
         if effects.records or effects.replies or effects.granted or self.keeper.busy:
@@ -210,8 +218,8 @@ class Server:
                 self.pool.sent(worker, tokens, timeouts)
             for worker, tokens in effects.finished:
                 self.pool.finished(worker, tokens)
-            for worker, token in effects.cancels:
-                self.pool.cancel(worker, token)
+            for worker, token, at_once in effects.cancels:
+                self.pool.cancel(worker, token, at_once=at_once)
             for number, frame in effects.replies:
                 connection = self.by_number.get(number)
                 if connection is not None:
@@ -273,6 +281,7 @@ class Server:
         if self.connections.pop(fd, None) is None:
             return
         del self.by_number[connection.number]
+        self.forecasts.drop(connection.number)
         self.epoll.unregister(fd)
         del self.events[fd]
         connection.close()

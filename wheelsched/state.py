@@ -16,9 +16,11 @@ import numpy as np
 
 from ._jobs import JobTable
 from ._runs import FINISHED, RunTable
+from .changes import NO_SPEC, Changes
 from .errors import CorruptJournalError
-from .model import MS, TRANSITIONS, Event, Trigger
-from .records import decode
+from .ids import job_key
+from .model import TRANSITIONS, Event, JobState, Trigger
+from .records import decode, decode_fields, encode_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,24 +29,11 @@ if TYPE_CHECKING:
 
     from .memory_journal import Journal
 
-SNAPSHOT_VERSION = 1
+SNAPSHOT_VERSION = 2
+READABLE = frozenset({1, 2})
+SKIP = -1  # `to` of an exception: the occurrence is skipped
+AS_EVER = -2  # it is no exception any more
 _DUE_COLUMNS = ("job", "nominal", "state", "disposition", "reason", "until", "count", "missed")
-
-
-def job_key(name: bytes) -> bytes:
-    """The 10 bytes that stand for a job in run ids and in the index."""
-    return blake2b(name, digest_size=10, person=b"wheelsched.job").digest()
-
-
-def scheduled_run_id(name: bytes, nominal_us: int) -> bytes:
-    """Run id (16 bytes) of the run of a job for a nominal time: 6 bytes milliseconds, 10 bytes job key."""
-    return (nominal_us // MS).to_bytes(6, "big") + job_key(name)
-
-
-def other_run_id(name: bytes, at_us: int, seq: int, index: int) -> bytes:
-    """Run id (16 bytes) of a run by trigger, enqueue or chain: unique by the journal position that made it."""
-    digest = blake2b(name + seq.to_bytes(8, "big") + index.to_bytes(4, "big"), digest_size=10, person=b"wheelsched.run")
-    return (at_us // MS).to_bytes(6, "big") + digest.digest()
 
 
 def _moves() -> bytes:
@@ -85,6 +74,8 @@ class Meta:
     folded: int = 0
     next_worker: int = 1
     recheck_us: int = -1  # nominal times up to here may have been decided before the clock went back
+    held_us: int = -1  # since when all triggering is held; -1: it isn't
+    hold_note: str = ""
     blocked: dict[tuple[int, int], None] = field(default_factory=dict)  # (job row, nominal): fired already, then the clock went back
 
 
@@ -97,12 +88,17 @@ class State:
         self.meta = Meta()
         self.specs: dict[int, dict[str, Any]] = {}
         self.spec_ids: dict[bytes, int] = {}
-        self.lines: dict[tuple[str, int, str, str], int] = {}  # (queue, priority, namespace, task) -> list of runs
+        self.lines: dict[tuple[str, int, str, str, bool], int] = {}  # (queue, priority, namespace, task, backlog) -> list of runs
         self.workers: dict[int, Worker] = {}
         self.notes: dict[int, str] = {}
         self.announced: dict[str, dict[str, Any]] = {}  # task -> its decorator's values, as a worker last told them
         self.keys: dict[bytes, Key] = {}
         self.replies: OrderedDict[bytes, tuple[int, bytes]] = OrderedDict()  # rid -> (when, encoded reply)
+        self.exceptions: dict[tuple[int, int], int] = {}  # (job row, nominal) -> SKIP or the instant it was moved to
+        self.calendars: dict[str, dict[str, Any]] = {}
+        self.zones: dict[str, bytes] = {}  # the zone data that next times were computed with
+        self.tzdiff: dict[str, Any] = {}  # the last TZDIFF record
+        self.changes: list[Changes] = []  # not yet in history
 
     def apply(self, kind: str, f: dict[str, Any]) -> Any:
         """Change the state by one record. Returns what the engine needs to arm timers; replay ignores it."""
@@ -129,15 +125,40 @@ class State:
         assert spec == len(self.specs)
         self.specs[spec] = wire
         self.spec_ids[spec_bytes(wire)] = spec
-        line = (wire["queue"], wire["priority"], wire["namespace"], wire["task"])
-        if line not in self.lines:
-            self.lines[line] = self.runs.new_list()
-        self.runs.set_spec(spec, self.lines[line], wire["retry"]["attempts"])
+        line, backlog = ((wire["queue"], wire["priority"], wire["namespace"], wire["task"], late) for late in (False, True))
+        for key in (line, backlog):
+            if key not in self.lines:
+                self.lines[key] = self.runs.new_list()
+        self.runs.set_spec(spec, self.lines[line], self.lines[backlog], wire["retry"]["attempts"])
 
     def _put(self, f: dict[str, Any]) -> NDArray[np.uint32]:
+        before = self.jobs.find(list(f["name"]), f["key"])
+        old = self._shown(before)
         rows = self.jobs.put(f["name"], f["key"], f["payload"], f["spec"], f["param"], f["next"], f["cursor"], f["state"], f["at"])
         self._note(rows, f["note"])
+        self._changed(f, f["key"], rows, old)
         return rows
+
+    def _shown(self, rows: NDArray[np.uint32]) -> dict[str, NDArray[Any]]:
+        """What the change log keeps of jobs; NO_SPEC where there is none."""
+        n = len(rows)
+        old: dict[str, NDArray[Any]] = {
+            "spec": np.full(n, NO_SPEC, np.uint32), "param_us": np.zeros(n, np.int64), "state": np.zeros(n, np.uint8),
+        }
+        known = np.flatnonzero(rows != NO_SPEC)
+        if len(known):
+            fields = self.jobs.gather(rows[known])
+            for name, column in old.items():
+                column[known] = fields[name]
+        return old
+
+    def _changed(self, f: dict[str, Any], keys: bytes, rows: NDArray[np.uint32], old: dict[str, NDArray[Any]]) -> None:
+        """Keep who changed what, until it goes to history."""
+        new = self.jobs.gather(rows)
+        self.changes.append(Changes(f["at"], f["uid"], keys, {
+            "version": new["version"].copy(), "old_spec": old["spec"], "old_param": old["param_us"], "old_state": old["state"],
+            "spec": new["spec"].copy(), "param": new["param_us"].copy(), "state": new["state"].copy(),
+        }, [list(pair) for pair in f["note"]]))
 
     def _note(self, rows: NDArray[np.uint32], notes: list[list[Any]]) -> None:
         for i, note in notes:
@@ -148,6 +169,9 @@ class State:
 
     def _due(self, f: dict[str, Any]) -> NDArray[np.uint32]:
         self.jobs.set(f["job"], f["job_state"], f["next"], f["cursor"], -1)
+        if self.exceptions:
+            for pair in zip(f["job"].tolist(), f["nominal"].tolist(), strict=True):
+                self.exceptions.pop(pair, None)
         made = f["state"] > 0
         columns = f if made.all() else {name: f[name][made] for name in _DUE_COLUMNS}
         job, nominal, state, disposition, reason, until, count, missed = (columns[name] for name in _DUE_COLUMNS)
@@ -187,8 +211,12 @@ class State:
         self.runs.give_back(f["run"])
 
     def _jobs(self, f: dict[str, Any]) -> None:
+        old = self._shown(f["job"])
         self.jobs.set(f["job"], f["state"], f["next"], f["cursor"], f["at"])
         self._note(f["job"], f["note"])
+        self._changed(f, b"".join([job_key(name) for name in self.jobs.names(f["job"])]), f["job"], old)
+        for row in f["job"][f["state"] == JobState.DELETED].tolist():
+            self.exceptions = {pair: to for pair, to in self.exceptions.items() if pair[0] != row}
 
     def _runs(self, f: dict[str, Any]) -> None:
         rows = f["run"]
@@ -244,6 +272,44 @@ class State:
     def _announce(self, f: dict[str, Any]) -> None:
         self.announced.update(f["tasks"])
 
+    def _retime(self, f: dict[str, Any]) -> None:
+        self.jobs.retime(f["job"], f["state"], f["next"], f["cursor"], f["param"])
+
+    def _zones(self, f: dict[str, Any]) -> None:
+        self.zones.update(zip((name.decode() for name in f["name"]), f["data"], strict=True))
+
+    def _tzdiff(self, f: dict[str, Any]) -> None:
+        self.tzdiff = f
+
+    def _supersede(self, f: dict[str, Any]) -> None:
+        self.runs.supersede(f["run"], f["disposition"], f["reason"], f["at"])
+
+    def _except(self, f: dict[str, Any]) -> None:
+        for job, nominal, to in zip(f["job"].tolist(), f["nominal"].tolist(), f["to"].tolist(), strict=True):
+            if to == AS_EVER:
+                del self.exceptions[job, nominal]
+            else:
+                self.exceptions[job, nominal] = to
+
+    def _calendar(self, f: dict[str, Any]) -> None:
+        if f["wire"] is None:
+            del self.calendars[f["name"]]
+        else:
+            self.calendars[f["name"]] = f["wire"]
+
+    def _hold(self, f: dict[str, Any]) -> None:
+        self.meta.held_us = f["at"] if f["on"] else -1
+        self.meta.hold_note = f["note"]
+
+    def _late(self, f: dict[str, Any]) -> None:
+        self.runs.mark_late(f["run"])
+
+    def _withdraw(self, f: dict[str, Any]) -> None:
+        self.runs.withdraw(f["run"], f["until"], f["count"])
+
+    def _told(self, f: dict[str, Any]) -> None:
+        del self.changes[: f["count"]]
+
     # Questions
 
     def next_token(self) -> int:
@@ -267,6 +333,12 @@ class State:
             {
                 "version": SNAPSHOT_VERSION,
                 "meta": [m.seq, m.at_us, m.generation, m.boot_id, m.zone_version, m.tokens, m.folded, m.next_worker, m.recheck_us],
+                "hold": [m.held_us, m.hold_note],
+                "exceptions": sorted([*pair, to] for pair, to in self.exceptions.items()),
+                "calendars": sorted(self.calendars.items()),
+                "zones": sorted(self.zones.items()),
+                "tzdiff": _plain_fields(self.tzdiff),
+                "changes": [entry.to_plain() for entry in self.changes],
                 "blocked": sorted(m.blocked),
                 "order": self.runs.order,
                 "specs": [self.specs[i] for i in range(len(self.specs))],
@@ -316,8 +388,8 @@ class State:
         try:
             first = next(pieces)
             small = msgpack.unpackb(first[1:], raw=False, strict_map_key=True)
-            if first[:1] != b"S" or small["version"] != SNAPSHOT_VERSION:
-                raise CorruptJournalError(f"snapshot of version {small.get('version')}; this program reads {SNAPSHOT_VERSION}")
+            if first[:1] != b"S" or small["version"] not in READABLE:
+                raise CorruptJournalError(f"snapshot of version {small.get('version')}; this program reads up to {SNAPSHOT_VERSION}")
             state._load_small(small)
             for piece in pieces:
                 load = {b"J": state.jobs.load, b"R": state.runs.load}[piece[:1]]
@@ -336,6 +408,12 @@ class State:
             self._add_spec(spec, wire)
         for i, name, kind, generation in small["workers"]:
             self.workers[i] = Worker(name, kind, generation, self.runs.new_list())
+        if small["version"] > 1:
+            m.held_us, m.hold_note = small["hold"]
+            self.exceptions = {(job, at): to for job, at, to in small["exceptions"]}
+            self.calendars, self.zones = dict(small["calendars"]), dict(small["zones"])
+            self.tzdiff = decode_fields(small["tzdiff"]) if small["tzdiff"] else {}
+            self.changes = [Changes.from_plain(entry) for entry in small["changes"]]
         self.announced = dict(small["announced"])
         self.notes = dict(small["notes"])
         self.keys = {k: Key(run_id, at) for k, run_id, at in small["keys"]}
@@ -356,6 +434,10 @@ def recover(journal: Journal) -> State:
         state.apply(kind, fields)
         assert state.meta.seq == seq
     return state
+
+
+def _plain_fields(fields: dict[str, Any]) -> bytes:
+    return encode_fields(fields) if fields else b""
 
 
 def spec_bytes(wire: dict[str, Any]) -> bytes:
@@ -383,4 +465,4 @@ def unpack_attempts(data: bytes) -> list[list[Any]]:
     return list(unpacker)
 
 
-__all__ = ["State", "job_key", "other_run_id", "pack_attempt", "recover", "scheduled_run_id", "spec_bytes", "unpack_attempts"]
+__all__ = ["AS_EVER", "SKIP", "State", "pack_attempt", "recover", "spec_bytes", "unpack_attempts"]

@@ -160,7 +160,14 @@ class Batch:
 
     def arguments(self, row: int) -> tuple[list[Any], dict[str, Any]]:
         """(args, kwargs) of a row, decoded anew. PayloadError when they can't be read."""
-        return protocol.decode_payload(self.payload[self.payload_end[row - 1] if row else 0 : self.payload_end[row]])
+        return protocol.decode_payload(self._payload(row))
+
+    def headers(self, row: int) -> dict[str, Any]:
+        """What came with a row's arguments; empty for most. PayloadError when it can't be read."""
+        return protocol.decode_headers(self._payload(row))
+
+    def _payload(self, row: int) -> bytes:
+        return self.payload[self.payload_end[row - 1] if row else 0 : self.payload_end[row]]
 
 
 class RunContext:
@@ -216,6 +223,15 @@ class RunContext:
     def missed(self) -> int:
         """How many earlier occurrences this run stands for (catch-up)."""
         return self._batch.missed[self._row]
+
+    @property
+    def cause(self) -> dict[str, Any] | None:
+        """Of a run that another job's `on_missed` made, why: job (its name, the first of `jobs` ones), reason ("missed": its
+        occurrences were not run, "late": its run had not started in time), from_us and until_us (their first and last
+        nominal time, in microseconds since 1970) and count. None for any other run.
+        """
+        cause = self._batch.headers(self._row).get("cause")
+        return cause if isinstance(cause, dict) else None
 
     @property
     def last_result(self) -> Any:

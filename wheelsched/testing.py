@@ -22,6 +22,7 @@ from . import history, protocol, reads, workers
 from .client import BaseClient, Run
 from .engine import Engine
 from .errors import DeadlineExceededError, InternalError, InvalidArgumentError, NotFoundError, RunTimeout
+from .forecast import forecast_now
 from .memory_journal import Batch, MemoryJournal
 from .model import ERROR_TEXT_MAX, KILL_GRACE_US, MS, NEVER, US, Outcome, parse_duration, parse_instant, parse_job_name, to_datetime
 from .run_commands import parse_run_id
@@ -189,7 +190,8 @@ class Simulator:
             self.engine.missed_before_us = self.now_us
             self._step([])
         else:
-            fired = [pair for _, data in self.journal.history_blocks() for pair in history.Block(data).fired_after(self.now_us)]
+            blocks = history.of_runs(self.journal.history_blocks())
+            fired = [pair for _, data in blocks for pair in history.Block(data).fired_after(self.now_us)]
             self._step([ClockBack(fired)])
 
     def crash(self, down: Any = 0) -> None:
@@ -248,8 +250,8 @@ class Simulator:
             (body,) = protocol.FrameReader(protocol.REPLY_MAX).feed(frame)
             reply = protocol.parse_reply(body)
             self._answers[conn, reply.id] = reply
-        for _, token in effects.cancels:
-            self._inline.cancel(token)
+        for _, token, at_once in effects.cancels:
+            self._inline.cancel(token, at_once=at_once)
 
     # Requests
 
@@ -259,7 +261,8 @@ class Simulator:
         for verb, args in requests:
             self._last_id += 1
             (body,) = protocol.FrameReader(protocol.FRAME_MAX).feed(protocol.encode_request(self._last_id, verb, args))
-            inputs.append(Incoming(conn, protocol.parse_request(body), 0))
+            found = history.look_for(self.journal.history_blocks(), verb, args) if verb in history.NEEDED else None
+            inputs.append(Incoming(conn, protocol.parse_request(body), 0, found))
         self._step(inputs)
         reply = self._answers.pop((conn, self._last_id), None)
         self._answers.clear()
@@ -277,13 +280,15 @@ class Simulator:
     def _look_up(self, verb: str, args: dict[str, Any]) -> dict[str, Any] | None:
         """What the server answers from state and history, not in a turn."""
         state, running = self.engine.state, self._inline.running()
-        if verb not in ("jobs", "dead", "stats", "runs", "run"):
+        if verb not in ("jobs", "dead", "stats", "runs", "run", "forecast"):
             return None
         self._step([])
         if verb == "jobs":
             return reads.jobs_page(state, args)
         if verb == "dead":
             return reads.dead_page(state, args, running)
+        if verb == "forecast":
+            return forecast_now(self.engine, args, self.now_us)
         if verb == "stats":
             return reads.counts(self.engine) | {"now_us": self.now_us}
         if verb == "runs":
@@ -296,7 +301,7 @@ class Simulator:
         row = self.engine.state.find_run(run_id)
         if row is not None:
             return reads.run(self.engine.state, row, running)
-        for _, data in self.journal.history_blocks(reverse=True):
+        for _, data in history.of_runs(self.journal.history_blocks(reverse=True)):
             block = history.Block(data)
             found = block.find(run_id)
             if found is not None:
@@ -404,12 +409,12 @@ class _Inline:
         if self._held is not None and not self._held.lost and self._sim.mono_us >= self._held.limit_us:
             raise _Ended
 
-    def cancel(self, token: int) -> None:
-        """Ask a run to end: cooperatively, then by force after the grace time."""
+    def cancel(self, token: int, *, at_once: bool) -> None:
+        """Ask a run to end: cooperatively, then by force after the grace time, or at once."""
         if self._held is not None and self._held.token == token:
             self._held.cancelled = True
             self._held.outcome = Outcome.CANCELLED
-            self._held.limit_us = min(self._held.limit_us, self._sim.mono_us + KILL_GRACE_US)
+            self._held.limit_us = min(self._held.limit_us, self._sim.mono_us + (0 if at_once else KILL_GRACE_US))
 
     def killed(self) -> int:
         """The worker dies with its server; the largest token whose user code was entered."""

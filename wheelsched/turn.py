@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .model import NEVER
 
@@ -29,6 +29,7 @@ class Incoming:
     conn: int
     request: Request
     uid: int
+    found: Any = None  # what history holds for it, looked up beforehand
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class Effects:
     replies: list[tuple[int, bytes]] = field(default_factory=list)
     granted: list[tuple[int, NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=list)  # worker, tokens, timeouts
     finished: list[tuple[int, NDArray[np.int64]]] = field(default_factory=list)  # worker, tokens
-    cancels: list[tuple[int, int]] = field(default_factory=list)  # worker, token
+    cancels: list[tuple[int, int, bool]] = field(default_factory=list)  # worker, token, at once (no cooperative step)
     lags: list[tuple[str, NDArray[np.int64]]] = field(default_factory=list)  # what, instants to compare with the durable time
     start_lags: list[NDArray[np.int64]] = field(default_factory=list)  # microseconds, as workers told
     again: bool = False  # more is due: call at once

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import tzinfo
 
-__all__ = ["Zone", "Zones"]
+__all__ = ["CYCLE_S", "Zone", "Zones"]
 
+CYCLE_S: Final = 146_097 * 86_400  # 400 Gregorian years: from then on changes repeat
 _CYCLE_YEARS: Final = 400
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 _DAY_S: Final = 86_400
@@ -56,7 +57,7 @@ class Zones:
         """The zone of that name. ScheduleError if it is no text, not known, or its data can't be read."""
         zone = self._zones.get(name) if isinstance(name, str) else None
         if zone is None:
-            data = self._load(name)
+            data = self.data(name)
             try:
                 zone = _read(name, data)
             except (struct.error, IndexError, ValueError) as e:
@@ -70,11 +71,12 @@ class Zones:
 
         found = self._tzinfos.get(name) if isinstance(name, str) else None
         if found is None:
-            found = ZoneInfo.from_file(BytesIO(self._load(name)), key=name)
+            found = ZoneInfo.from_file(BytesIO(self.data(name)), key=name)
             self._tzinfos[name] = found
         return found
 
-    def _load(self, name: str) -> bytes:
+    def data(self, name: str) -> bytes:
+        """The TZif bytes of a zone. ScheduleError if it is not known."""
         data = self._loader(name) if isinstance(name, str) and len(name) <= _NAME_MAX else None
         if data is None:
             raise ScheduleError(

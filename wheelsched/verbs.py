@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from .definition import given_from_api
@@ -28,13 +29,18 @@ from .model import (
 )
 from .protocol import encode_payload
 from .session import Ask
+from .staging import apply_flow
 from .views import JobInfo, RunInfo
+from .views_forecast import Forecast, forecast_from_wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator, Iterable
     from datetime import datetime
 
-__all__ = ["WAIT_S_MAX", "Pages", "Verbs", "call_seconds", "outcome"]
+    from .model import Job
+    from .staging import Applied
+
+__all__ = ["WAIT_S_MAX", "Pages", "Verbs", "as_map", "call_seconds", "checked_limit", "checked_text", "checked_word", "field_of", "outcome"]
 
 T = TypeVar("T")
 R = TypeVar("R", bound=RunInfo)
@@ -53,7 +59,8 @@ def call_seconds(timeout: Any, default: float | None) -> float | None:
     return default if timeout is None else parse_duration(timeout, "timeout") / US
 
 
-def _text(value: Any, what: str, limit: int) -> str:
+def checked_text(value: Any, what: str, limit: int) -> str:
+    """Text of at most `limit` characters. InvalidArgumentError otherwise."""
     if not isinstance(value, str) or len(value) > limit:
         given = f"{len(value)} characters" if isinstance(value, str) else type(value).__name__
         raise InvalidArgumentError(f"{what}: text of at most {limit} characters is wanted, not {given}")
@@ -65,10 +72,11 @@ def _key(value: Any) -> str | None:
         return None
     if value == "":
         raise InvalidArgumentError("key: the empty text is no key; leave it out")
-    return _text(value, "key", KEY_MAX)
+    return checked_text(value, "key", KEY_MAX)
 
 
-def _word(value: Any, what: str, allowed: tuple[str, ...]) -> str | None:
+def checked_word(value: Any, what: str, allowed: tuple[str, ...]) -> str | None:
+    """One of the words, or None. InvalidArgumentError names them."""
     if value is not None and value not in allowed:
         raise InvalidArgumentError(f"{what}: {str(value)[:60]!r} is not one of {', '.join(allowed)}")
     return value if value is None else str(value)
@@ -83,7 +91,7 @@ def _run_id(value: Any) -> str:
 
 def _glob(value: Any) -> str | None:
     """A pattern over names as they are shown, where the namespace `default` is left out; `*` matches any text."""
-    return None if value is None else display_name(_text(value, "match", _GLOB_MAX))
+    return None if value is None else display_name(checked_text(value, "match", _GLOB_MAX))
 
 
 def _job_or_glob(value: Any) -> str | None:
@@ -92,7 +100,8 @@ def _job_or_glob(value: Any) -> str | None:
     return _glob(value)
 
 
-def _limit(value: Any) -> int | None:
+def checked_limit(value: Any) -> int | None:
+    """How many rows in all, None for all. InvalidArgumentError otherwise."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
         raise InvalidArgumentError(f"limit: a whole number from 0 on or None (all) is wanted, not {str(value)[:60]}")
     return value
@@ -110,7 +119,7 @@ def _call(call: Any) -> Call:
     return call
 
 
-def _field(result: Any, name: str, kind: type[T]) -> T:
+def field_of(result: Any, name: str, kind: type[T]) -> T:
     """A field of an answer. InternalError when the server's answer hasn't got it."""
     value = result.get(name) if isinstance(result, Mapping) else None
     if not isinstance(value, kind):
@@ -118,14 +127,15 @@ def _field(result: Any, name: str, kind: type[T]) -> T:
     return value
 
 
-def _map(result: Any) -> dict[str, Any]:
+def as_map(result: Any) -> dict[str, Any]:
+    """An answer that is a map. InternalError for any other."""
     if not isinstance(result, dict):
         raise InternalError(f"the server's answer is {type(result).__name__}, not a map")
     return result
 
 
 def _job(result: Any) -> JobInfo:
-    return JobInfo(_map(result))
+    return JobInfo(as_map(result))
 
 
 def _instants(result: Any) -> list[datetime]:
@@ -135,7 +145,7 @@ def _instants(result: Any) -> list[datetime]:
 
 
 def _count(result: Any) -> int:
-    return _field(result, "count", int)
+    return field_of(result, "count", int)
 
 
 class Pages(Generic[T]):
@@ -157,7 +167,7 @@ class Pages(Generic[T]):
         return Ask(self._verb, {**self._args, "after": self._after, "limit": limit}, self._read)
 
     def _read(self, result: Any) -> list[T]:
-        columns = _field(result, "columns", dict)
+        columns = field_of(result, "columns", dict)
         after = result.get("after")
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         if after is not None and after == self._after:
@@ -174,9 +184,11 @@ class Verbs(Generic[R]):
 
     def __init__(self, make_run: Callable[[dict[str, Any]], R]) -> None:
         self._make_run = make_run
+        self._batches = count(1)  # numbers of what is staged; each is used once on this client's connections
 
-    def _run(self, result: Any) -> R:
-        return self._make_run(_map(result))
+    def read_run(self, result: Any) -> R:
+        """The client's own kind of run, from the server's map."""
+        return self._make_run(as_map(result))
 
     def put(
         self, name: Any, call: Any, schedule: Any, policies: Mapping[str, Any], *, paused: Any, note: Any, version: Any
@@ -195,7 +207,7 @@ class Verbs(Generic[R]):
             "param_us": param_us,
             "payload": encode_payload(call.args, call.kwargs),
             "paused": paused,
-            "note": _text(note, "note", NOTE_MAX),
+            "note": checked_text(note, "note", NOTE_MAX),
             "version": version,
         }
         return Ask("put", args, _job)
@@ -212,7 +224,7 @@ class Verbs(Generic[R]):
             args["delay_us"] = parse_duration(delay, "delay")
         if at is not None:
             args["at_us"] = min(-(-parse_instant(at, "at") // MS) * MS, INSTANT_MAX_US)
-        return Ask("enqueue", args, self._run)
+        return Ask("enqueue", args, self.read_run)
 
     def get(self, name: Any) -> Ask[JobInfo]:
         """One job."""
@@ -226,11 +238,11 @@ class Verbs(Generic[R]):
 
     def pause(self, name: Any, note: Any) -> Ask[JobInfo]:
         """Stop a job's occurrences."""
-        return Ask("pause", {"name": parse_job_name(name), "note": _text(note, "note", NOTE_MAX)}, _job)
+        return Ask("pause", {"name": parse_job_name(name), "note": checked_text(note, "note", NOTE_MAX)}, _job)
 
     def resume(self, name: Any, catchup: Any) -> Ask[JobInfo]:
         """Go on."""
-        return Ask("resume", {"name": parse_job_name(name), "catchup": _word(catchup, "catchup", _RESUME)}, _job)
+        return Ask("resume", {"name": parse_job_name(name), "catchup": checked_word(catchup, "catchup", _RESUME)}, _job)
 
     def delete(self, name: Any) -> Ask[JobInfo]:
         """End a job."""
@@ -238,19 +250,19 @@ class Verbs(Generic[R]):
 
     def trigger(self, name: Any, key: Any) -> Ask[R]:
         """Run a job now."""
-        return Ask("trigger", {"name": parse_job_name(name), "key": _key(key)}, self._run)
+        return Ask("trigger", {"name": parse_job_name(name), "key": _key(key)}, self.read_run)
 
     def run(self, run_id: Any) -> Ask[R]:
         """One run."""
-        return Ask("run", {"id": _run_id(run_id)}, self._run)
+        return Ask("run", {"id": _run_id(run_id)}, self.read_run)
 
     def wait(self, run_id: Any, seconds: float) -> Ask[R]:
         """One run, when it is final or the time is over."""
-        return Ask("wait", {"id": _run_id(run_id), "timeout_us": max(0, round(seconds * US))}, self._run)
+        return Ask("wait", {"id": _run_id(run_id), "timeout_us": max(0, round(seconds * US))}, self.read_run)
 
     def cancel(self, run_id: Any) -> Ask[R]:
         """End a run."""
-        return Ask("cancel", {"id": _run_id(run_id)}, self._run)
+        return Ask("cancel", {"id": _run_id(run_id)}, self.read_run)
 
     def redrive(self, match: Any, ids: Any) -> Ask[int]:
         """Send dead letters back."""
@@ -262,31 +274,44 @@ class Verbs(Generic[R]):
 
     def stats(self) -> Ask[dict[str, Any]]:
         """Counters."""
-        return Ask("stats", {}, _map)
+        return Ask("stats", {}, as_map)
+
+    def forecast(self, span: Any, bucket: Any, queue: Any) -> Ask[Forecast]:
+        """What will start when."""
+        glob = None if queue is None else checked_text(queue, "queue", _GLOB_MAX)
+        args = {"for_us": parse_duration(span, "span"), "bucket_us": parse_duration(bucket, "bucket"), "queue": glob}
+        return Ask("forecast", args, forecast_from_wire)
 
     def jobs(self, match: Any, state: Any, limit: Any) -> Callable[[], Pages[JobInfo]]:
         """Makes the pages of a listing of jobs."""
-        args = {"match": _glob(match), "state": _word(state, "state", _JOB_STATES)}
-        total = _limit(limit)
+        args = {"match": _glob(match), "state": checked_word(state, "state", _JOB_STATES)}
+        total = checked_limit(limit)
         return lambda: Pages("jobs", args, total, JobInfo)
 
-    def runs(self, job: Any, state: Any, *, since: Any, until: Any, skipped: Any, limit: Any) -> Callable[[], Pages[R]]:
+    def runs(
+        self, job: Any, state: Any, *, since: Any, until: Any, skipped: Any, late: Any, limit: Any
+    ) -> Callable[[], Pages[R]]:
         """Makes the pages of a listing of runs."""
         args = {
             "job": _job_or_glob(job),
-            "state": _word(state, "state", _RUN_STATES),
+            "state": checked_word(state, "state", _RUN_STATES),
             "since_us": None if since is None else parse_instant(since, "since"),
             "until_us": None if until is None else parse_instant(until, "until"),
             "skipped": bool(skipped),
+            "late": bool(late),
         }
-        total = _limit(limit)
+        total = checked_limit(limit)
         return lambda: Pages("runs", args, total, self._make_run)
 
     def dead(self, match: Any, limit: Any) -> Callable[[], Pages[R]]:
         """Makes the pages of a listing of dead letters."""
         args = {"match": _glob(match)}
-        total = _limit(limit)
+        total = checked_limit(limit)
         return lambda: Pages("dead", args, total, self._make_run)
+
+    def apply(self, jobs: Iterable[Job], prune: Any, dry_run: Any, calendars: Mapping[str, Any]) -> Generator[tuple[str, Any], Any, Applied]:
+        """Put many jobs and calendars in one commit; the steps of `apply_flow`."""
+        return apply_flow(lambda: next(self._batches), jobs, prune, dry_run, calendars)
 
 
 def _which(match: Any, ids: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast, overload
 from .errors import InternalError, PayloadError
 from .model import FINAL_STATES, NEVER, display_name, to_datetime
 from .protocol import decode_payload, decode_value
-from .schedule import schedule_from_wire
+from .schedule import as_written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -224,6 +224,11 @@ class RunInfo(_HasResult):
         """Every attempt, oldest first; empty in listings that leave them out."""
         return [Attempt(raw) for raw in self._raw.get("attempts") or ()]
 
+    @property
+    def late(self) -> bool:
+        """Whether it is marked late: not started `late_after` after its nominal time."""
+        return bool(self._raw.get("late"))
+
     trigger = _Field["str | None"]("trigger")  # schedule, backfill, manual, enqueue or chain
     task = _Field["str | None"]("task")  # The task's name
     queue = _Field["str | None"]("queue")  # The queue's name
@@ -233,6 +238,8 @@ class RunInfo(_HasResult):
     worker = _Field["int | str | None"]("worker")  # Worker of the latest lease
     missed = _Field[int]("missed")  # Earlier occurrences that this run stands for as well
     count = _Field["int | None"]("count")  # Occurrences of a skipped range; None otherwise
+    disposition = _Field["str | None"]("disposition")  # What became of its occurrence: see Why
+    blocking = _Field["str | None"]("blocking")  # Id of the run that it gave way to
     scheduled_at = _Time("scheduled_us")  # Its nominal time
     created_at = _Time("created_us")  # When it was recorded
     queued_at = _Time("queued_us")  # When it came into its queue
@@ -244,7 +251,10 @@ class RunInfo(_HasResult):
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON: times as RFC 3339 text with microseconds and Z."""
         out: dict[str, Any] = {"id": self.id, "job": self.job}
-        for name in ("trigger", "task", "queue", "state", "reason", "attempt", "token", "worker", "missed", "count"):
+        for name in (
+            "trigger", "task", "queue", "state", "reason", "attempt", "token", "worker", "missed", "count", "late", "disposition",
+            "blocking",
+        ):
             out[name] = getattr(self, name)
         for name in ("scheduled_at", "created_at", "queued_at", "started_at", "ended_at", "next_at", "until"):
             out[name] = rfc3339(getattr(self, name))
@@ -286,10 +296,10 @@ class JobInfo(_Raw):
         return str(self._raw["spec"]["queue"])
 
     @property
-    def schedule(self) -> Schedule:
-        """The schedule as it would be written."""
+    def schedule(self) -> Schedule | list[Schedule]:
+        """The schedule as it would be written; a list for a union."""
         param_us = self._raw.get("param_us")
-        return schedule_from_wire(self._raw["spec"]["schedule"], NEVER if param_us is None else param_us)
+        return as_written(self._raw["spec"]["schedule"], NEVER if param_us is None else param_us)
 
     @property
     def args(self) -> list[Any]:

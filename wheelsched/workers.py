@@ -16,7 +16,19 @@ import numpy as np
 from . import protocol
 from .definition import check_announced
 from .errors import FailedPreconditionError, InvalidArgumentError
-from .model import BATCH_MAX, HEARTBEAT_US, INSTANT_MAX_US, LEASE_US, NEVER, OUTPUT_MAX, Event, JobState, Outcome, parse_task_name
+from .model import (
+    BATCH_MAX,
+    HEARTBEAT_US,
+    INSTANT_MAX_US,
+    LEASE_US,
+    NEVER,
+    OUTPUT_MAX,
+    SERVER_UID,
+    Event,
+    JobState,
+    Outcome,
+    parse_task_name,
+)
 from .turn import WorkerGone
 
 if TYPE_CHECKING:
@@ -32,6 +44,7 @@ CREDITS_MAX: Final = BATCH_MAX
 _RESULT_MAX: Final = 3 * OUTPUT_MAX + 16 * 1024
 ACCEPTED: Final = 1
 STALE: Final = 2
+_MEASURED_MAX: Final = 10_000  # runs that a moving mean remembers
 _ENDED: Final = 3  # the run was held under that token once
 
 
@@ -141,24 +154,24 @@ def serve_seekers(engine: Engine) -> None:
 
 
 def _pick(engine: Engine, seeker: Seeker, sharing: int) -> NDArray[np.uint32]:
-    """Ready runs for one worker: by priority, then an even share of each line, oldest head first."""
+    """Ready runs for one worker: by priority, what makes up for the past last, then an even share of each line, oldest head first."""
     runs, tasks = engine.state.runs, engine.sessions[seeker.conn].tasks
     empty = np.empty(0, np.uint32)
     if engine.draining:
         return empty
-    ready: dict[int, list[int]] = {}
+    ready: dict[tuple[int, bool], list[int]] = {}
     total = 0
-    for (queue, priority, _, task), line in engine.state.lines.items():
+    for (queue, priority, _, task, backlog), line in engine.state.lines.items():
         waiting = runs.list_len(line)
         if waiting and task in tasks and (not seeker.queues or queue in seeker.queues):
-            ready.setdefault(priority, []).append(line)
+            ready.setdefault((priority, not backlog), []).append(line)
             total += waiting
     if not total:
         return empty
     credit = min(seeker.credits, -(-total // sharing))
     parts = []
-    for priority in sorted(ready, reverse=True):
-        lines = ready[priority]
+    for place in sorted(ready, reverse=True):
+        lines = ready[place]
         lines.sort(key=runs.list_len)  # short lines first: what they don't use is left for the long ones
         for k, line in enumerate(lines):
             part = runs.peek(line, -(-credit // (len(lines) - k)))
@@ -245,6 +258,24 @@ def finish(engine: Engine, cmd: Incoming) -> bytes:
     return protocol.encode_ok(cmd.request.id, {"verdict": answer.tobytes()})
 
 
+def durations(engine: Engine) -> dict[str, tuple[int, float]]:
+    """Task -> (how many runs were measured, moving mean of their run times in microseconds). Soft: a restart forgets it."""
+    found: dict[str, tuple[int, float]] = vars(engine).setdefault("durations", {})
+    return found
+
+
+def _measure(engine: Engine, spec: NDArray[np.uint32], took: NDArray[np.int64]) -> None:
+    """Add the run times of ended attempts (microseconds) to the means of their tasks."""
+    means = durations(engine)
+    numbers, which = np.unique(spec, return_inverse=True)
+    total, count = np.bincount(which, took), np.bincount(which)
+    for number, us, n in zip(numbers.tolist(), total.tolist(), count.tolist(), strict=True):
+        task = engine.state.specs[number]["task"]
+        known, mean = means.get(task, (0, 0.0))
+        share = n / (min(known, _MEASURED_MAX) + n)
+        means[task] = known + n, mean + (us / n - mean) * share
+
+
 def end_attempts(engine: Engine, rows: NDArray[np.uint32], outcome: NDArray[np.uint8], started: NDArray[np.int64],
                  ended: NDArray[np.int64], results: dict[int, bytes]) -> None:
     """Decide what each ended attempt leads to, and record it. A deleted job's failure is not retried: the run is cancelled."""
@@ -273,8 +304,33 @@ def end_attempts(engine: Engine, rows: NDArray[np.uint32], outcome: NDArray[np.u
     if retry.any():
         engine.arm_retries(rows[retry], due[retry])
     _count(engine, event[take], fields[take], started[take])
+    timed = take & (started > 0) & (ended >= started)
+    if timed.any():
+        _measure(engine, fields["spec"][timed], (ended - started)[timed])
+    if (event == Event.EXHAUST).any():
+        _pause_failing(engine, fields["job"][event == Event.EXHAUST])
     engine.turn_of(rows[take])
     engine.end_waits(rows[take & ~retry])
+
+
+def _pause_failing(engine: Engine, jobs: NDArray[np.uint32]) -> None:
+    """`pause_after`: jobs whose last so many runs all died are paused, with a note."""
+    jobs = np.unique(jobs)
+    fields = engine.state.jobs.gather(jobs)
+    wanted = engine.specs.pause_after[fields["spec"]]
+    stop = (wanted > 0) & (fields["failures"] >= wanted) & (fields["state"] == JobState.ACTIVE)
+    if stop.any():
+        rows, wanted = jobs[stop], wanted[stop]
+        never = np.full(len(rows), NEVER, np.int64)
+        engine.record("JOBS", {
+            "at": engine.now.wall_us, "uid": SERVER_UID, "job": rows, "state": np.full(len(rows), JobState.PAUSED, np.uint8), "next": never,
+            "cursor": fields["cursor_us"][stop].copy(),
+            "note": [
+                [i, f"paused by pause_after: {n} dead runs one after another; resume it when the cause is gone"]
+                for i, n in enumerate(wanted.tolist())
+            ],
+        })
+        engine.arm_jobs(rows, never)
 
 
 def _count(engine: Engine, event: NDArray[np.uint8], fields: NDArray[Any], started: NDArray[np.int64]) -> None:
@@ -349,6 +405,7 @@ def heartbeat(engine: Engine, cmd: Incoming) -> bytes:
 def disconnect(engine: Engine, conn: int) -> None:
     """A connection is gone. A client's waits end; an external worker keeps its leases until they run out."""
     session = engine.sessions.pop(conn, None)
+    engine.staged.pop(conn, None)
     engine.seekers = [s for s in engine.seekers if s.conn != conn]
     for run_id in list(engine.waiters):
         engine.waiters[run_id] = [w for w in engine.waiters[run_id] if w[0] != conn]

@@ -1,4 +1,4 @@
-"""`wheelsched admin`: verify (offline), export --history."""
+"""`wheelsched admin`: verify (offline), export --history, hold, release, tzdiff."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import click
 
 from ..errors import LockedError, NotFoundError, WheelschedError
 from .history_rows import history_rows
-from .output import pairs, show_one, to_json
+from .output import number, pairs, show_one, table, to_json
 from .shell import Failed, Verbs, say, shell
+from .times import Times
 
 
 @click.group(cls=Verbs)
 def admin() -> None:
-    """Verify a data directory, export the history."""
+    """Verify a data directory, export the history, hold and release all triggering, show what new zone data moved."""
 
 
 @admin.command()
@@ -54,3 +55,39 @@ def export(history: bool, target: Any) -> None:
         rows += 1
     target.flush()
     say(f"{rows} rows exported")
+
+
+@admin.command()
+@click.option("--note", default="", metavar="TEXT", help="Why; shown by `status` until the release.")
+def hold(note: str) -> None:
+    """Stop all triggering until `admin release`; runs that are there go on."""
+    held = shell().client.hold(note)
+    since = Times("utc").show(held.since)
+    show_one(shell(), held.to_dict(), lambda: [f"held since {since}: nothing is triggered until `wheelsched admin release`"])
+
+
+@admin.command()
+def release() -> None:
+    """Trigger again; what came due meanwhile is decided by each job's catch-up policy."""
+    done = shell().client.release()
+    missed = done.missed or 0
+    told = f"{number(missed)} job{'' if missed == 1 else 's'} came due meanwhile" if missed else "nothing came due meanwhile"
+    show_one(shell(), done.to_dict(), lambda: [f"released; {told}"])
+
+
+@admin.command()
+def tzdiff() -> None:
+    """Show the jobs whose next time moved when the zone data (tzdata) last changed."""
+    sh = shell()
+    diff = sh.client.tzdiff()
+    if not sh.table:
+        show_one(sh, diff.to_dict(), list)
+        return
+    if diff.old is None or diff.new is None or diff.old == diff.new:
+        say(f"the zone data has not changed (tzdata {diff.new or diff.old or 'unknown'})")
+        return
+    times = Times("utc")
+    say(f"tzdata {diff.old} became {diff.new} at {times.show(diff.at)}: the next time of {number(diff.total)} jobs moved")
+    table(["JOB", "WAS", "IS"], ([m.job, times.show(m.old), times.show(m.new)] for m in diff.moved), "no job's next time moved")
+    if diff.total > len(diff.moved):
+        say(f"the first {number(len(diff.moved))} of {number(diff.total)} are shown")

@@ -1,4 +1,4 @@
-"""`wheelsched cron`: explain, next. Offline."""
+"""`wheelsched cron`: explain, next, lint. Offline."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ..cron import MINUTE, MONTHDAY, WEEKDAY, describe, parse, split
+from ..cron import describe
 from ..errors import ScheduleError
+from ..lint import notes
 from ..model import parse_instant, to_datetime
 from ..schedule import GAPS, Cron
 from ..schedule import OVERLAPS as DST_OVERLAPS
+from .lint import lint
 from .output import pairs, show_many, show_one
 from .shell import Verbs, shell
 from .times import DST_LEGEND, Times, instant_text, relative
@@ -21,14 +23,15 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
-_SIXTY = 60
-_DAY_FIELD_ENDS = {29: "February mostly has no day 29", 30: "February has no day 30", 31: "five months have no day 31"}
 EXPLAINED = 5  # coming times that `explain` shows
 
 
 @click.group(cls=Verbs)
 def cron() -> None:
-    """Explain cron expressions and show their next times, without a server."""
+    """Explain cron expressions, show their next times and find what is wrong, without a server."""
+
+
+cron.add_command(lint)
 
 
 def _flags(f: F) -> F:
@@ -106,33 +109,3 @@ def explain(expr: str, **flags: Any) -> None:
 
     data = {"expr": expr, "tz": schedule.tz, "description": words, "next": [instant_text(m) for m in coming], "notes": remarks}
     show_one(sh, data, page)
-
-
-def notes(schedule: Cron) -> list[str]:
-    """What people get wrong about an expression like this one."""
-    texts = dict(split(schedule.expr, schedule.seconds))
-    masks = parse(schedule.expr, schedule.seconds, schedule.day_or, schedule.hash_id)
-    day, week = texts[MONTHDAY], texts[WEEKDAY]
-    out = []
-    if day not in ("*", "?") and week not in ("*", "?"):
-        out.append(
-            "both day fields are given: a day must match both" if masks.days.both
-            else "both day fields are given: a day that matches either is enough; --day-and asks for both"
-        )
-    for field, text in texts.items():
-        out += _uneven(field.name, text, field.high - field.low + 1) if field not in (MONTHDAY, WEEKDAY) else []
-    for last in (31, 30, 29):
-        if masks.days.dom == 1 << (last - 1) and week in ("*", "?"):
-            out.append(f"{_DAY_FIELD_ENDS[last]}; L is the last day of every month")
-    if texts[MINUTE] == "*" and len(split(schedule.expr, schedule.seconds)) == 5 and masks.hours != (1 << 24) - 1:
-        out.append("the minute is *: it fires every minute of each matching hour; 0 fires once an hour")
-    return out
-
-
-def _uneven(name: str, text: str, values: int) -> list[str]:
-    """Steps that don't divide their field: the last gap is a short one."""
-    star, slash, step = text.partition("/")
-    if star != "*" or not slash or not step.isdigit() or not 1 < int(step) < values or values % int(step) == 0:
-        return []
-    short = values - (values - 1) // int(step) * int(step)
-    return [f"{values} is no multiple of {step}: the {name} count starts anew, so the last gap is {short} and not {step}"]

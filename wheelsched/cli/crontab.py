@@ -11,17 +11,19 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from ..cron import ALIASES, can_match, parse
 from ..errors import WheelschedError
 from ..model import NAME_MAX, Call, Command, Job, Retry, parse_job_name
 from ..schedule import Cron, Manual
+from .entries import Entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["POLICIES", "Entry", "read_crontab"]
+__all__ = ["POLICIES", "Entry", "is_system", "read_crontab"]
 
 # As cron runs it: each time once, whatever else runs, nothing made up later.
 POLICIES: Final[dict[str, Any]] = {"overlap": "allow", "catchup": "skip", "retry": Retry(attempts=1), "timeout": "30d"}
@@ -42,15 +44,9 @@ _NOT_PASSED: Final = {
 }
 
 
-@dataclass(slots=True)
-class Entry:
-    """One line: `kind` is job, manual, env, skipped (said why) or error (can't be read). `notes` are for the person."""
-
-    line: int
-    kind: str
-    text: str
-    notes: list[str] = field(default_factory=list)
-    job: Job | None = None
+def is_system(path: PurePath) -> bool:
+    """Is it /etc/crontab or in a folder cron.d? Those have a user's name before the command."""
+    return path.parent.name == "cron.d" or path == PurePath("/etc/crontab")
 
 
 @dataclass(slots=True)

@@ -71,6 +71,8 @@ def _schedule(job: JobInfo) -> dict[str, Any]:
             "dst_fold": wire["dst_overlap"] or "vixie", "day_mode": "or_vixie" if wire["day_or"] else "and",
         }
     schedule: Any = job.schedule
+    if kind == "union" or wire.get("after_completion"):  # a checker's times can't hold these: it leaves such jobs alone
+        return {**wire, "kind": "union" if kind == "union" else "after_completion"}
     if kind == "every":
         return {"kind": "interval", "every": wire["every_us"] / US, "anchor": rfc3339(schedule.anchor), "first": "after"}
     if kind == "at":

@@ -1,4 +1,4 @@
-"""`wheelsched job`: put, list, get, next, pause, resume, trigger, delete, import crontab."""
+"""`wheelsched job`: put, list, get, next, pause, resume, trigger, delete; its other verbs are in files of their own."""
 
 from __future__ import annotations
 
@@ -8,26 +8,33 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..model import display_name
 from ..schedule import At, Cron, Every
-from .import_crontab import import_group
+from .apply import apply_command
+from .imports import import_group
+from .job_time import VERBS as TIME_VERBS
 from .output import cut, pairs, show_many, show_one
 from .policies import call, payload_flags, policies, policy_flags, schedule, schedule_flags
 from .run import finish_wait, wait_flags
 from .shell import Verbs, say, shell
-from .times import DST_LEGEND, Times, instant_text, micros, relative, span
+from .times import DST_LEGEND, Times, instant_text, micros, relative, schedule_zone, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ..schedule import Schedule
     from ..views import JobInfo
 
 
 @click.group(cls=Verbs)
 def job() -> None:
-    """Put, list, inspect, pause, resume, trigger, delete and import jobs."""
+    """Put, list, inspect, explain, pause, resume, trigger, backfill, delete and import jobs."""
 
 
 job.add_command(import_group)
+for verb in TIME_VERBS:
+    job.add_command(verb)
+job.add_command(apply_command)
 
 
 @job.command()
@@ -39,18 +46,20 @@ job.add_command(import_group)
 @policy_flags
 @click.option("--paused", is_flag=True, help="Put it paused.")
 @click.option("--note", default="", metavar="TEXT", help="Why it is there.")
-def put(name: str, task: str, argv: tuple[str, ...], paused: bool, note: str, **flags: Any) -> None:
+@click.option("--version", type=click.IntRange(0), metavar="N", help="Only if the job is at this version (exit 4 if not); 0: it is new.")
+def put(name: str, task: str, argv: tuple[str, ...], paused: bool, note: str, version: int | None, **flags: Any) -> None:
     """Create or change a job.
 
     `job put NAME [flags] command -- ARGV...` is short for the command task.
     """
     sh = shell()
     work = call(task, flags["args"], flags["kwargs"], argv)
-    found = sh.client.put(name, work, schedule(sh, flags), paused=True if paused else None, note=note, **policies(flags))
+    when = schedule(sh, flags)
+    found = sh.client.put(name, work, when, paused=True if paused else None, note=note, version=version, **policies(flags))
     times = Times(sh.times)
     tz = zone_of(found)
-    when = "" if found.next_at is None else f"; next {times.show(found.next_at, tz)}, {relative(found.next_at, datetime.now(UTC))}"
-    show_one(sh, found.to_dict(), lambda: [f"{found.name}: {found.result or 'put'}, {found.state}{when}"])
+    due = "" if found.next_at is None else f"; next {times.show(found.next_at, tz)}, {relative(found.next_at, datetime.now(UTC))}"
+    show_one(sh, found.to_dict(), lambda: [f"{found.name}: {found.result or 'put'}, {found.state}{due}"])
 
 
 @job.command("list")
@@ -75,16 +84,20 @@ def list_(match: str | None, state: str | None, limit: int | None) -> None:
 
 def zone_of(found: JobInfo) -> str:
     """The zone of a job's schedule; UTC when it has none."""
-    return str(found.spec["schedule"].get("tz") or "UTC")
+    return schedule_zone(found.spec["schedule"])
 
 
 def describe_schedule(found: JobInfo) -> str:
-    """A schedule as it would be typed."""
+    """A schedule as it would be typed; those of a union with semicolons between them."""
     what = found.schedule
+    return "; ".join(map(_describe, what)) if isinstance(what, list) else _describe(what)
+
+
+def _describe(what: Schedule) -> str:
     if isinstance(what, Cron):
         return f"{what.expr} {what.tz}" if what.tz != "UTC" else what.expr
     if isinstance(what, Every):
-        return f"every {span(what.every_us / 1e6)}"
+        return f"every {span(what.every_us / 1e6)}" + (" after completion" if what.after_completion else "")
     return "at " + _plain_time(what.instant) if isinstance(what, At) else "manual"
 
 
@@ -115,7 +128,11 @@ def _page(found: JobInfo, times: Times) -> Iterator[str]:
         ("overlap", _policy(overlap)), ("catchup", _policy(catchup)),
         ("start", times.show(_instant(spec.get("start_us")), tz)), ("end", times.show(_instant(spec.get("end_us")), tz)),
         ("max runs", str(spec.get("max_runs") or "")), ("expires after", micros(spec.get("expires_after_us"))),
-        ("concurrency key", spec.get("concurrency_key") or ""), ("version", str(found.version)),
+        ("concurrency key", spec.get("concurrency_key") or ""), ("jitter", _jitter(spec.get("jitter"))),
+        ("calendars", ", ".join(spec.get("calendar") or ())), ("late after", micros(spec.get("late_after_us"))),
+        ("on missed", f"triggers {display_name(spec['on_missed'])}" if spec.get("on_missed") else ""),
+        ("pause after", f"{spec['pause_after']} dead runs one after another" if spec.get("pause_after") else ""),
+        ("version", str(found.version)),
         ("created", times.show(found.created_at, tz)), ("updated", times.show(found.updated_at, tz)),
     ])
     if times.marked:
@@ -132,6 +149,12 @@ def _policy(policy: dict[str, Any]) -> str:
     window = "" if policy.get("window_us") is None else f", window {micros(policy['window_us'])}"
     limit = "" if policy.get("max") is None else f", at most {policy['max']}"
     return f"{policy['policy']}{window}{limit}"
+
+
+def _jitter(jitter: dict[str, Any] | None) -> str:
+    if not jitter:
+        return ""
+    return micros(jitter["us"]) if jitter.get("percent") is None else f"{jitter['percent']:g} % of the period"
 
 
 @job.command("next")

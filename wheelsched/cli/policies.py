@@ -29,7 +29,8 @@ _POLICIES = (
     click.option("--retry-cap", metavar="D", help="Longest wait between attempts (1h)."),
     click.option("--overlap", metavar="W", help=f"While an earlier run is active: {' | '.join(OVERLAPS)}; allow:5 bounds it."),
     click.option("--catchup", type=click.Choice(CATCHUPS), help="What is run of what was missed (latest)."),
-    click.option("--catchup-window", metavar="D", help="How far back a catch-up goes."),
+    click.option("--catchup-window", metavar="D", help="How far back a catch-up goes (all: 24h; others: no bound)."),
+    click.option("--catchup-max", type=int, metavar="N", help="Of `--catchup all`: the newest so many (1000)."),
     click.option("--queue", metavar="Q", help="Its ready line (default)."),
     click.option("--priority", type=int, metavar="N", help="0 to 9, 9 first (5)."),
     click.option("--jitter", metavar="D", help="Spread starts over this long, or a percentage of the period such as 10%."),
@@ -38,10 +39,14 @@ _POLICIES = (
     click.option("--max-runs", type=int, metavar="N", help="Finished after so many runs."),
     click.option("--expires-after", metavar="D", help="Not started any more so long after its time."),
     click.option("--concurrency-key", metavar="K", help="Runs of one key share limits."),
-    click.option("--calendar", metavar="C", help="A named calendar of exclusions."),
+    click.option("--calendar", multiple=True, metavar="C", help="A named calendar that blocks occurrences; several: any of them does."),
+    click.option("--late-after", metavar="D", help="A run that has not started so long after its time is marked late."),
+    click.option("--on-missed", metavar="JOB", help="Trigger this job when occurrences were not run, or a run is late."),
+    click.option("--pause-after", type=int, metavar="N", help="Pause the job after so many dead runs one after another."),
 )
 _ONE_TO_ONE = (
-    "timeout", "queue", "priority", "jitter", "start", "end", "max_runs", "expires_after", "concurrency_key", "calendar",
+    "timeout", "queue", "priority", "jitter", "start", "end", "max_runs", "expires_after", "concurrency_key", "late_after", "on_missed",
+    "pause_after",
 )
 
 
@@ -65,13 +70,16 @@ def policies(flags: dict[str, Any]) -> dict[str, Any]:
     if retry:
         out["retry"] = Retry(**retry)
     if flags.get("overlap") is not None:
-        out["overlap"] = _overlap(flags["overlap"])
-    if flags.get("catchup") is not None or flags.get("catchup_window") is not None:
-        out["catchup"] = Catchup(flags.get("catchup") or "latest", window=flags.get("catchup_window"))
+        out["overlap"] = overlap(flags["overlap"])
+    if any(flags.get(name) is not None for name in ("catchup", "catchup_window", "catchup_max")):
+        out["catchup"] = Catchup(flags.get("catchup") or "latest", window=flags.get("catchup_window"), max=flags.get("catchup_max"))
+    if flags.get("calendar"):
+        out["calendar"] = list(flags["calendar"])
     return out
 
 
-def _overlap(text: str) -> Overlap:
+def overlap(text: str) -> Overlap:
+    """`allow`, or `allow:3` with its bound. Usage errors."""
     word, colon, limit = text.partition(":")
     if colon and not (limit.isascii() and limit.isdigit()):
         raise click.BadParameter(f"{text!r}: a whole number is wanted behind the colon", param_hint="--overlap")
@@ -107,13 +115,14 @@ def call(task: str, args: str | None, kwargs: str | None, argv: tuple[str, ...] 
 
 
 def schedule_flags(f: F) -> F:
-    """Add the flags of a schedule, of which just one of the first five is given."""
+    """Add the flags of a schedule, of which just one of the first five is given; --cron may come several times."""
     for option in reversed((
-        click.option("--cron", "expr", metavar="E", help="A cron expression of 5, 6 or 7 fields, quoted."),
+        click.option("--cron", "expr", multiple=True, metavar="E", help="A cron expression of 5, 6 or 7 fields, quoted; several: a union."),
         click.option("--every", metavar="D", help="A fixed interval."),
         click.option("--at", "at", metavar="T", help="Once, at an instant (RFC 3339)."),
         click.option("--in", "delay", metavar="D", help="Once, after a delay."),
         click.option("--manual", is_flag=True, help="Only when triggered."),
+        click.option("--after-completion", is_flag=True, help="Count --every from the end of each run."),
         click.option("--tz", metavar="Z", help="IANA zone of --cron (UTC)."),
         click.option("--dst-gap", type=click.Choice(GAPS), help="Of a wall time that the clock skips."),
         click.option("--dst-overlap", type=click.Choice(DST_OVERLAPS), help="Of a wall time that the clock repeats."),
@@ -122,18 +131,20 @@ def schedule_flags(f: F) -> F:
     return f
 
 
-def schedule(sh: Shell, flags: dict[str, Any]) -> Schedule:
-    """The schedule of the flags. ScheduleError, usage errors."""
+def schedule(sh: Shell, flags: dict[str, Any]) -> Schedule | list[Cron]:
+    """The schedule of the flags; a list for several --cron. ScheduleError, usage errors."""
     kinds = ("expr", "every", "at", "delay", "manual")
     if sum(bool(flags[k]) for k in kinds) != 1:
-        raise click.UsageError("give one of --cron, --every, --at, --in, --manual")
-    expr = flags["expr"]
-    if expr is None and any(flags[k] is not None for k in ("tz", "dst_gap", "dst_overlap")):
+        raise click.UsageError("give one of --cron, --every, --at, --in, --manual (--cron may come several times)")
+    if not flags["expr"] and any(flags[k] is not None for k in ("tz", "dst_gap", "dst_overlap")):
         raise click.UsageError("--tz, --dst-gap and --dst-overlap go with --cron")
-    if expr is not None:
-        return Cron(expr, tz=flags["tz"] or "UTC", dst_gap=flags["dst_gap"], dst_overlap=flags["dst_overlap"])
+    if flags["after_completion"] and flags["every"] is None:
+        raise click.UsageError("--after-completion goes with --every")
+    if flags["expr"]:
+        found = [Cron(expr, tz=flags["tz"] or "UTC", dst_gap=flags["dst_gap"], dst_overlap=flags["dst_overlap"]) for expr in flags["expr"]]
+        return found[0] if len(found) == 1 else found
     if flags["every"] is not None:
-        return Every(flags["every"])
+        return Every(flags["every"], after_completion=flags["after_completion"])
     if flags["at"] is not None:
         return At(flags["at"])
     if flags["delay"] is not None:

@@ -10,14 +10,16 @@ VERBS = {
     "demo": ("demo:demo", "The whole story in one command, in a temporary folder."),
     "serve": ("serve:serve", "Run the server."),
     "worker": ("worker:worker", "Run tasks for a server, outside of it."),
-    "job": ("job:job", "Put, list, inspect, pause, resume, trigger, delete and import jobs."),
+    "job": ("job:job", "Put, list, inspect, explain, pause, resume, trigger, backfill, delete and import jobs."),
+    "calendar": ("calendar:calendar", "Put, list, show and delete calendars that block occurrences."),
     "enqueue": ("enqueue:enqueue", "Run a task once: now, after a delay or at an instant."),
     "run": ("run:run", "List, inspect, cancel and wait for runs."),
     "dead": ("dead:dead", "List, redrive and discard dead letters."),
     "cron": ("cron:cron", "Explain cron expressions and show their next times (offline)."),
+    "forecast": ("forecast:forecast", "How many runs will start when: the coming peak, and who makes it."),
     "status": ("status:status", "What the server is doing: lags, queues, workers, storage."),
     "health": ("status:health", "One line; exit 0 if all is well."),
-    "admin": ("admin:admin", "Verify a data directory, export the history."),
+    "admin": ("admin:admin", "Verify a data directory, export the history, hold and release all triggering, tzdiff."),
     "bench": ("bench:bench", "Measure a fresh server in a temporary folder."),
 }
 

@@ -12,7 +12,7 @@ from ..errors import NotFoundError, RunFailed
 from ..views import plain
 from .output import cut, pairs, show_many, show_one
 from .shell import Failed, Shell, Verbs, exit_code, say, shell
-from .times import Times, relative, span
+from .times import Times, relative, schedule_zone, span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -72,7 +72,7 @@ class Zones:
             except NotFoundError:
                 self._known[run.job] = "UTC"
             else:
-                self._known[run.job] = str(found.spec["schedule"].get("tz") or "UTC")
+                self._known[run.job] = schedule_zone(found.spec["schedule"])
         return self._known[run.job]
 
 
@@ -88,17 +88,20 @@ def run() -> None:
 @click.option("--since", metavar="T", help="Nominal times from here on (RFC 3339).")
 @click.option("--until", metavar="T", help="Nominal times before this.")
 @click.option("--skipped", is_flag=True, help="The occurrences that made no run, with the reason.")
+@click.option("--late", is_flag=True, help="The runs that are marked late (job put --late-after); with --skipped: both.")
 @click.option("--limit", type=click.IntRange(0), metavar="N", default=100, show_default=True, help="How many in all; 0 is all.")
 def list_(match: str | None, job: str | None, **flags: Any) -> None:
     """List runs, oldest first."""
     sh = shell()
     if match is not None and job is not None:
         raise click.UsageError("give the job as the argument or as --job, not both")
-    if flags["skipped"] and flags["state"] not in (None, "skipped"):
+    skipped, late = flags["skipped"], flags["late"]
+    if skipped and flags["state"] not in (None, "skipped"):
         raise click.UsageError("give --skipped or --state, not both")
-    state = "skipped" if flags["skipped"] else flags["state"]
-    runs = sh.client.runs(job or match, state, flags["since"], flags["until"], skipped=flags["skipped"], limit=flags["limit"] or None)
-    show_runs(sh, runs, "no runs")
+    state = "skipped" if skipped and not late else flags["state"]
+    runs = sh.client.runs(job or match, state, flags["since"], flags["until"], skipped=skipped, late=late, limit=flags["limit"] or None)
+    empty = {(True, True): "nothing late, nothing skipped", (True, False): "nothing skipped", (False, True): "no late runs"}
+    show_runs(sh, runs, empty.get((skipped, late), "no runs"))
 
 
 def show_runs(sh: Shell, runs: Any, empty: str) -> None:
@@ -108,16 +111,20 @@ def show_runs(sh: Shell, runs: Any, empty: str) -> None:
     def cells(r: Run) -> list[str]:
         took = "-" if r.started_at is None or r.ended_at is None else span((r.ended_at - r.started_at).total_seconds())
         late = "-" if r.started_at is None or r.scheduled_at is None else span((r.started_at - r.scheduled_at).total_seconds())
-        return [r.id, r.job, r.state, str(r.attempt), times.show(r.scheduled_at, zones.of(r)), late, took, cut(_why(r), 60)]
+        return [r.id, r.job, r.state, str(r.attempt), times.show(r.scheduled_at, zones.of(r)), late, took, cut(_why(r), 80)]
 
     heads = ["RUN", "JOB", "STATE", "ATTEMPT#", "SCHEDULED", "LAG#", "TOOK#", "WHY"]
     show_many(sh, runs, lambda r: r.to_dict(), heads, cells, times, empty)
 
 
 def _why(r: Run) -> str:
+    parts = ["late"] if r.late else []
     if r.reason:
-        return f"{r.reason} ({r.count} occurrences)" if r.count and r.count > 1 else r.reason
-    return "" if r.error is None else str(r.error)
+        whose = f" with {r.blocking}" if r.blocking else ""
+        parts.append(f"{r.reason}{whose} ({r.count} occurrences)" if r.count and r.count > 1 else r.reason + whose)
+    elif r.error is not None:
+        parts.append(str(r.error))
+    return ", ".join(parts)
 
 
 @run.command()
@@ -133,7 +140,9 @@ def _page(r: Run, times: Times, tz: str) -> Iterator[str]:
     now = datetime.now(UTC)
     due = "-" if r.next_at is None else f"{times.show(r.next_at, tz)}, {relative(r.next_at, now)}"
     yield from pairs([
-        ("run", r.id), ("job", r.job), ("state", r.state + (f" ({r.reason})" if r.reason else "")), ("trigger", r.trigger or ""),
+        ("run", r.id), ("job", r.job), ("state", r.state + (f" ({r.reason})" if r.reason else "") + (", late" if r.late else "")),
+        ("trigger", r.trigger or ""),
+        ("gave way to run", r.blocking or ""),
         ("task", r.task or ""), ("queue", r.queue or ""), ("scheduled", times.show(r.scheduled_at, tz)),
         ("recorded", times.show(r.created_at, tz)), ("queued", times.show(r.queued_at, tz)), ("next", due),
         ("stands also for", f"{r.missed} missed occurrences" if r.missed else ""), ("value", _value(r)),

@@ -16,7 +16,7 @@ from .shell import Failed, Verb, shell
 
 EXIT_CONFIG: Final = 78
 _ENVIRONMENT: Final = {
-    "data": str, "workers": int, "tasks": str, "allow_commands": bool, "allow_http": bool, "clock_offset": str, "clock_check": str,
+    "data": str, "workers": int, "tasks": str, "allow_commands": bool, "allow_http": bool, "hold": bool, "clock_offset": str, "clock_check": str,
 }
 _WORDS: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
@@ -65,6 +65,7 @@ def from_environment() -> dict[str, Any]:
 @click.option("--config", "config_file", metavar="FILE", help="A TOML file with the same names; flags and environment win.")
 @click.option("--allow-commands", is_flag=True, default=None, help="Allow the built-in task `command`.")
 @click.option("--allow-http", is_flag=True, default=None, help="Allow the built-in task `http`.")
+@click.option("--hold", is_flag=True, default=None, help="Start with all triggering held, until `admin release`.")
 @click.option("--clock-offset", metavar="D", help="Shift the wall clock, for tests and benchmarks.")
 @click.option("--clock-check", metavar="D", help="Look at the clock at least this often (0: trust the kernel's report of steps).")
 def serve(config_file: str | None, tasks: tuple[str, ...], **flags: Any) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .output import number, pairs, show_one, size
-from .shell import EXIT_FAILED, Failed, Verb, shell
+from .shell import EXIT_FAILED, Failed, Verb, clean, shell
 from .times import span
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ def lag_line(lag: dict[str, Any]) -> str:
 def _page(s: dict[str, Any]) -> Iterator[str]:
     now = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=s["now_us"])
     offset = s["clock_offset_us"]
+    if s.get("held"):
+        yield _held(s)
     yield from pairs([
         ("server", f"{s['server']}, pid {s['pid']}, up {span(s['uptime_s'])}, generation {s['generation']}"),
         ("data", s["data"]),
@@ -67,13 +69,18 @@ def _page(s: dict[str, Any]) -> Iterator[str]:
     ])
 
 
+def _held(s: dict[str, Any]) -> str:
+    why = f" ({clean(s['hold_note'])})" if s.get("hold_note") else ""
+    return f"HELD{why}: nothing is triggered until `wheelsched admin release`"
+
+
 def _indented(rows: list[tuple[str, str]]) -> list[str]:
     return ["  " + line for line in pairs(rows) or ["none"]]
 
 
 def troubles(s: dict[str, Any]) -> list[str]:
     """What keeps the server from doing its work; empty when all is well."""
-    out = []
+    out = [_held(s)] if s.get("held") else []
     if s["draining"]:
         out.append("draining: it is about to stop")
     if s["storage"]["state"] == "full":

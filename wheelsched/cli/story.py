@@ -265,7 +265,7 @@ def _occurrences(job: JobInfo) -> list[datetime]:
     """Every nominal time of a recurring job from its first put to the last that was decided."""
     if job.created_at is None or job.cursor is None:
         return []
-    schedule = job.schedule
+    schedule: Any = job.schedule
     seconds = (job.cursor - job.created_at).total_seconds()
     return [t.astimezone(UTC) for t in schedule.next(job.created_at, int(seconds * 2) + 10) if t <= job.cursor]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ..model import US
+from ..errors import InvalidArgumentError
+from ..model import US, parse_instant
 from ..tzif import Zones
 from ..zonedata import load_zone
 
@@ -72,6 +74,63 @@ def span(seconds: float) -> str:
 def micros(us: int | None) -> str:
     """A duration in microseconds for people; a dash for None."""
     return "-" if us is None else span(us / US)
+
+
+def schedule_zone(wire: dict[str, Any]) -> str:
+    """The zone of a schedule's wire form: that of its cron, the first in a union; UTC when it has none."""
+    parts = [part["schedule"] for part in wire["of"]] if wire["kind"] == "union" else [wire]
+    return next((str(part["tz"]) for part in parts if part.get("tz")), "UTC")
+
+
+_WALL: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?", re.ASCII)
+
+
+_OFFSET_GIVEN: Final = re.compile(r"(?:[Zz]|[+-]\d\d:\d\d)$", re.ASCII)
+
+
+class Wall(NamedTuple):
+    """What a time of day on the clock of a zone stands for."""
+
+    instants: list[datetime]  # none in a gap, two when the clock shows it twice; in that zone
+    shifted: datetime  # in a gap: as far behind it as the time is in it, else the first instant
+    clash: str  # in words what is wrong with it; empty when it is one instant
+
+
+def is_wall(text: str) -> bool:
+    """Is it a date and a time of day without an offset?"""
+    return _WALL.fullmatch(text) is not None
+
+
+def parse_wall(text: str, tz: str, what: str = "time") -> Wall:
+    """`2026-03-29T02:30` on the clock of a zone (seconds may follow). InvalidArgumentError for anything else."""
+    try:
+        naive = datetime.fromisoformat(text) if is_wall(text) else None
+    except ValueError as e:
+        raise InvalidArgumentError(f"{what}: {text[:60]!r}: {e}") from None
+    if naive is None:
+        raise InvalidArgumentError(
+            f"{what}: {text[:60]!r} is no time; write RFC 3339, 2026-11-29T08:30:00Z, or a time on the job's clock, 2026-11-29T08:30"
+        )
+    zone = Zones(load_zone).tzinfo(tz)
+    first, second = (naive.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
+    shown, day = naive.strftime("%H:%M:%S").removesuffix(":00"), naive.date()
+    local = [moment.astimezone(zone) for moment in (first, second)]
+    if first > second:  # PEP 495: in a gap the first reads it by the offset before, the second by the one after
+        return Wall([], local[0], f"there is no {shown} on {day} in {tz}: the clock goes from {_offset(local[1])} to {_offset(local[0])}")
+    if first < second:
+        times = " and ".join(f"{naive.isoformat(timespec='seconds')}{_offset(moment)}" for moment in local)
+        return Wall(local, local[0], f"{shown} on {day} is twice in {tz}: {times}")
+    return Wall(local[:1], local[0], "")
+
+
+def parse_moment(text: str, tz: str, what: str = "time") -> datetime:
+    """An instant of RFC 3339 text, or of a time on the clock of a zone. InvalidArgumentError in a gap, and for one of two."""
+    if _OFFSET_GIVEN.search(text):
+        return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=parse_instant(text, what))
+    wall = parse_wall(text, tz, what)
+    if wall.clash:
+        raise InvalidArgumentError(f"{what}: {wall.clash}; give the instant with its offset")
+    return wall.instants[0]
 
 
 class Times:

@@ -1,4 +1,4 @@
-"""What `_cron.pyx` computes with: masks, the calendar, times of day, and zones as segments of one offset.
+"""What `_cron.pyx` computes with: its structures, the calendar, times of day, and the wall clock without zones.
 
 Functions of plain C values only, so that each can be read alone. Instants and wall times are seconds since 1970.
 """
@@ -14,6 +14,7 @@ cdef extern from *:
     #define WS_DAY_MAX ((int64_t)2932896)                /* 9999-12-31 */
     #define WS_S_MIN (WS_DAY_MIN * 86400)
     #define WS_S_MAX ((WS_DAY_MAX + 1) * 86400 - 1)
+    #define WS_US_MAX (WS_S_MAX * 1000000 + 999000)      /* the last millisecond of 9999 */
     #define WS_CYCLE_S ((int64_t)146097 * 86400)         /* 400 Gregorian years */
     #define WS_MARGIN_S ((int64_t)2 * 86400)             /* more than any offset from UTC and any change of one */
     #define WS_CORRECTION_S (3 * 3600)                   /* from here on a jump is a clock correction, not DST */
@@ -26,9 +27,11 @@ cdef extern from *:
     int64_t DAY_MAX "WS_DAY_MAX"
     int64_t S_MIN "WS_S_MIN"
     int64_t S_MAX "WS_S_MAX"
+    int64_t US_MAX "WS_US_MAX"
     int64_t CYCLE_S "WS_CYCLE_S"
     int64_t MARGIN_S "WS_MARGIN_S"
     int32_t CORRECTION_S "WS_CORRECTION_S"
+    int popcount "__builtin_popcountll"(uint64_t) noexcept nogil
     int ctz "__builtin_ctzll"(uint64_t) noexcept nogil   # the argument is never 0
     int clz "__builtin_clzll"(uint64_t) noexcept nogil
 
@@ -46,6 +49,8 @@ cdef enum:
     KIND_EVERY = 2
     KIND_AT = 3
     KIND_MANUAL = 4
+    KIND_UNION = 5
+    KIND_AFTER = 6                           # after_completion: the anchor is the one known time, as of `at`
 
 cdef struct Entry:
     uint64_t seconds
@@ -70,6 +75,23 @@ cdef struct Zone:
     int32_t n
     int32_t cycle                            # at[cycle:] repeats every 400 years; n: it doesn't
     int32_t hint                             # the segment found last; only a guess, so a stale one is harmless
+
+cdef struct Member:
+    int64_t a
+    int64_t anchor                           # NEVER_US: that of the job
+    uint8_t kind
+
+cdef struct Union:
+    Member *members
+    int32_t count                            # 0: not in use
+
+cdef struct Tables:
+    Entry *entries
+    Zone *zones
+    Union *unions
+    uint32_t *days
+    Years *years
+    int32_t entry_count, entry_room, zone_count, zone_room, union_count, union_room, day_room, year_room
 
 
 # Calendar. The two conversions are Howard Hinnant's (chrono-Compatible Low-Level Date Algorithms).
@@ -149,59 +171,104 @@ cdef inline int32_t tod_le(Entry *e, int32_t tod) noexcept nogil:
     return -1
 
 
-# Zones. Segment s lies between change s - 1 and change s. Beyond the table the changes repeat every 400 years.
-
-cdef inline int64_t start_of(Zone *z, int64_t s) noexcept nogil:
-    """The instant at which segment s begins: -FAR for the first, FAR behind the last."""
-    cdef int64_t i = s - 1
-    cdef int64_t turn
-    if i < 0:
-        return -FAR
-    if i < z.n:
-        return z.at[i]
-    if z.cycle == z.n:
-        return FAR
-    turn = (i - z.cycle) // (z.n - z.cycle)
-    return z.at[i - turn * (z.n - z.cycle)] + turn * CYCLE_S
+# The wall clock, without zones
 
 
-cdef inline int32_t offset_of(Zone *z, int64_t s) noexcept nogil:
-    if s <= z.n:
-        return z.offset[s]
-    return z.offset[z.cycle + (s - 1 - z.cycle) % (z.n - z.cycle) + 1]
+cdef inline int64_t wall_ge(Tables *t, Entry *e, int64_t wall) noexcept nogil:
+    """The first matching wall time at or after `wall`, in seconds; NONE_GE."""
+    cdef int64_t day = floor_div(wall, 86400)
+    cdef int64_t tod = wall - day * 86400
+    cdef int64_t match
+    if day < DAY_MIN:
+        day, tod = DAY_MIN, 0
+    match = day_ge(t, e, day)
+    if match == day:
+        tod = tod_ge(e, <int32_t>tod)
+        if tod >= 0:
+            return day * 86400 + tod
+        match = day_ge(t, e, day + 1)
+    return NONE_GE if match == NONE_GE else match * 86400 + e.tod_first
 
 
-cdef inline int64_t find_segment(Zone *z, int64_t u) noexcept nogil:
-    """The segment that holds instant u."""
-    cdef int64_t turn = 0
-    cdef int32_t low = 0, high = z.n, middle = z.hint
-    if (middle == 0 or z.at[middle - 1] <= u) and middle < z.n and u < z.at[middle]:
-        return middle
-    if z.n == 0:
-        return 0
-    if u >= z.at[z.n - 1]:
-        if z.cycle == z.n:
-            return z.n
-        turn = (u - z.at[z.cycle]) // CYCLE_S
-        u -= turn * CYCLE_S
-        low = z.cycle
-    while low < high:                        # the number of changes at or before u
-        middle = (low + high) >> 1
-        if z.at[middle] <= u:
-            low = middle + 1
+cdef inline int64_t wall_le(Tables *t, Entry *e, int64_t wall) noexcept nogil:
+    """The last matching wall time at or before `wall`, in seconds; NONE_LE."""
+    cdef int64_t day = floor_div(wall, 86400)
+    cdef int64_t tod = wall - day * 86400
+    cdef int64_t match
+    if day > DAY_MAX:
+        day, tod = DAY_MAX, 86399
+    match = day_le(t, e, day)
+    if match == day:
+        tod = tod_le(e, <int32_t>tod)
+        if tod >= 0:
+            return day * 86400 + tod
+        match = day_le(t, e, day - 1)
+    return NONE_LE if match == NONE_LE else match * 86400 + e.tod_last
+
+
+cdef inline int64_t day_ge(Tables *t, Entry *e, int64_t day) noexcept nogil:
+    cdef int32_t year, month, mday, length
+    cdef int64_t first
+    cdef uint32_t mask
+    if day > DAY_MAX:
+        return NONE_GE
+    civil(day, &year, &month, &mday)
+    first = day - mday + 1
+    while True:
+        if e.years >= 0 and not year_ok(t, e, year):
+            if year >= YEAR_MIN + YEAR_COUNT:
+                return NONE_GE
+            year = YEAR_MIN if year < YEAR_MIN else year + 1
+            month, mday = 1, 1
+            first = day_number(year, 1)
+            continue
+        if e.months >> (month - 1) & 1:
+            length = month_length(year, month)
+            mask = t.days[e.days * 28 + (length - 28) * 7 + <uint32_t>(first + 1400004) % 7] >> (mday - 1)
+            if mask:
+                return first + mday - 1 + ctz(mask)
+        mday = 1
+        if e.months >> month:
+            month += 1 + ctz(e.months >> month)
         else:
-            high = middle
-    z.hint = low
-    return low + turn * (z.n - z.cycle)
+            year += 1
+            if year > 9999:
+                return NONE_GE
+            month = 1 if e.years >= 0 else 1 + ctz(e.months)
+        first = day_number(year, month)
 
 
-cdef inline int64_t every_next(int64_t every, int64_t anchor, int64_t after) noexcept nogil:
-    """The first of anchor + k * every, k >= 1, after `after`; NEVER_US beyond the year 9999."""
-    cdef int64_t k = 0
-    if anchor > S_MAX * 1000000 or after >= S_MAX * 1000000 or anchor < S_MIN * 1000000:
-        return NEVER_US
-    if after > anchor:
-        k = (after - anchor) // every
-    if every > S_MAX * 1000000 - anchor - k * every:
-        return NEVER_US
-    return anchor + (k + 1) * every
+cdef inline int64_t day_le(Tables *t, Entry *e, int64_t day) noexcept nogil:
+    cdef int32_t year, month, mday, length
+    cdef int64_t first
+    cdef uint32_t mask
+    if day < DAY_MIN:
+        return NONE_LE
+    civil(day, &year, &month, &mday)
+    while True:
+        if e.years >= 0 and not year_ok(t, e, year):
+            if year < YEAR_MIN:
+                return NONE_LE
+            year = YEAR_MIN + YEAR_COUNT - 1 if year >= YEAR_MIN + YEAR_COUNT else year - 1
+            month, mday = 12, 31
+            continue
+        if e.months >> (month - 1) & 1:
+            length = month_length(year, month)
+            first = day_number(year, month)
+            mask = t.days[e.days * 28 + (length - 28) * 7 + <uint32_t>(first + 1400004) % 7]
+            mask &= <uint32_t>((<uint64_t>1 << mday) - 1)
+            if mask:
+                return first + 63 - clz(mask)
+        mday = 31
+        if e.months & ((1 << (month - 1)) - 1):
+            month = 64 - clz(e.months & ((1 << (month - 1)) - 1))
+        else:
+            year -= 1
+            if year < 1:
+                return NONE_LE
+            month = 12 if e.years >= 0 else 64 - clz(e.months)
+
+
+cdef inline bint year_ok(Tables *t, Entry *e, int32_t year) noexcept nogil:
+    cdef uint32_t i = <uint32_t>(year - YEAR_MIN)
+    return i < <uint32_t>YEAR_COUNT and (t.years[e.years].bits[i >> 6] >> (i & 63)) & 1

@@ -1,0 +1,135 @@
+"""Telling somebody without being asked: runs that are not started in time, and occurrences that were not run.
+
+`late_after` marks and counts a run that no worker has so long after its nominal time. `on_missed` names a job to trigger when a misfire
+leaves occurrences without a run, or when a scheduled run is late: once a turn for each such job, with the cause in the run's headers.
+The run of that job is made whatever its overlap policy says: an alarm is never skipped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgpack
+import numpy as np
+
+from . import records
+from ._wheel import Wheel
+from .ids import other_run_id
+from .model import MS, NEVER, Disposition, JobState, Reason, RunState, Trigger, display_name
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .engine import Engine
+
+LATE_FLAG: Final = 4  # _runrows.LATE
+_UNRUN: Final = (Reason.MISFIRE, Reason.WINDOW, Reason.MAX)
+
+
+@dataclass(slots=True)
+class Cause:
+    """What one alarm of a turn is about; `job` is the first of `jobs`."""
+
+    reason: str  # missed or late
+    job: str
+    jobs: int
+    count: int
+    from_us: int
+    until_us: int
+
+    def add(self, count: int, from_us: int, until_us: int) -> None:
+        """One job more."""
+        self.jobs += 1
+        self.count += count
+        self.from_us, self.until_us = min(self.from_us, from_us), max(self.until_us, until_us)
+
+
+class Alarms:
+    """The timers of `late_after`, and what is to be told at the end of the turn."""
+
+    def __init__(self, now_ms: int) -> None:
+        self.wheel = Wheel(now_ms)
+        self._causes: dict[tuple[str, str], Cause] = {}  # (job to trigger, reason)
+
+    def watch(self, engine: Engine, rows: NDArray[np.uint32]) -> None:
+        """Runs that were made, or found at a start: those that may become late."""
+        if not engine.specs.any_late or not len(rows):
+            return
+        fields = engine.state.runs.gather(rows)
+        after = engine.specs.late_after[fields["spec"]]
+        some = (after < NEVER) & _not_started(fields) & (fields["flags"] & LATE_FLAG == 0)
+        if some.any():
+            at = fields["nominal_us"][some] + after[some]
+            self.wheel.add(np.ascontiguousarray(rows[some]), -(-at // MS))
+
+    def expire(self, engine: Engine) -> None:
+        """Mark and count the runs that are late now."""
+        rows = self.wheel.advance(engine.now.wall_us // MS)
+        if not len(rows):
+            return
+        rows = rows[_not_started(engine.state.runs.gather(rows))]
+        if not len(rows):
+            return
+        engine.record("LATE", {"at": engine.now.wall_us, "run": rows})
+        engine.counters["late"] += len(rows)
+        for f in engine.state.runs.gather(rows):
+            if f["trigger"] in (Trigger.SCHEDULE, Trigger.BACKFILL):  # an alarm that is late raises no other
+                at = int(f["nominal_us"])
+                self._add(engine, int(f["job"]), int(f["spec"]), "late", 1, at, at)
+
+    def missed(self, engine: Engine, columns: dict[str, NDArray[Any]], spec: NDArray[np.uint32]) -> None:
+        """Rows of a DUE record: occurrences that a misfire left without a run."""
+        unrun = (columns["state"] == RunState.SKIPPED) & np.isin(columns["reason"], _UNRUN)
+        for i in np.flatnonzero(unrun & (columns["disposition"] != Disposition.TZDATA_MOVED)).tolist():
+            span = int(columns["count"][i]), int(columns["nominal"][i]), int(columns["until"][i])
+            self._add(engine, int(columns["job"][i]), int(spec[i]), "missed", *span)
+
+    def _add(self, engine: Engine, job: int, spec: int, reason: str, count: int, from_us: int, until_us: int) -> None:
+        target = engine.state.specs[spec].get("on_missed")
+        if target is None:
+            return
+        cause = self._causes.get((target, reason))
+        if cause is None:
+            name = engine.state.jobs.names(np.array([job], np.uint32))[0].decode()
+            self._causes[target, reason] = Cause(reason, display_name(name), 1, count, from_us, until_us)
+        else:
+            cause.add(count, from_us, until_us)
+
+    def tell(self, engine: Engine) -> None:
+        """Trigger the jobs that are to know. One that is not there (any more) is counted as untold."""
+        causes, self._causes = self._causes, {}
+        for (target, _), cause in causes.items():
+            row = engine.state.find_job(target.encode())
+            if row is None or engine.state.jobs.gather(np.array([row], np.uint32))["state"][0] == JobState.DELETED:
+                engine.counters["untold"] += 1
+            else:
+                _trigger(engine, row, target.encode(), cause)
+
+
+def _not_started(fields: Any) -> NDArray[np.bool_]:
+    return np.asarray((fields["state"] <= RunState.QUEUED) & (fields["attempt"] == 0), np.bool_)
+
+
+def _trigger(engine: Engine, row: int, name: bytes, cause: Cause) -> None:
+    spec = engine.state.jobs.gather(np.array([row], np.uint32))["spec"]
+    headers = {"cause": {field: getattr(cause, field) for field in Cause.__slots__}}
+    now = engine.now.wall_us
+    rows = engine.record("ENQUEUE", {
+        "at": now, "uid": 0, "job": np.array([row], np.uint32), "id": other_run_id(name, now, engine.state.meta.seq + 1, 0),
+        "spec": spec.copy(), "trigger": np.array([Trigger.CHAIN], np.uint8), "nominal": np.array([now], np.int64),
+        "due": np.array([now], np.int64), "state": np.array([RunState.QUEUED], np.uint8),
+        "payload": records.Blobs([_with_headers(engine.state.jobs.payload(row), headers)]), "key": [],
+    })
+    engine.counters["created"] += 1
+    engine.alarms.watch(engine, rows)
+
+
+def _with_headers(payload: bytes, headers: dict[str, Any]) -> bytes:
+    """[args, kwargs] with headers as a third element: the first byte of the array tells its length."""
+    assert payload[:1] == b"\x92", "a job's payload is an array of two"
+    packed: bytes = msgpack.packb(headers, use_bin_type=True)
+    return b"\x93" + payload[1:] + packed
+
+
+__all__ = ["Alarms", "Cause"]

@@ -1,0 +1,183 @@
+"""The asyncio transport of AsyncClient: one connection at a time, made again by itself. Native: no thread."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from .errors import FailedPreconditionError, UnavailableError, WheelschedError
+from .session import Session, backoff_s
+from .transport import CONNECT_S
+
+if TYPE_CHECKING:
+    from .session import Ask, Open
+
+__all__ = ["AsyncTransport"]
+
+T = TypeVar("T")
+
+
+class _Link(asyncio.Protocol):
+    """One connection; hands everything to its owner while it is the owner's."""
+
+    def __init__(self, owner: AsyncTransport) -> None:
+        self._owner = owner
+        self.transport: asyncio.Transport | None = None
+        self.paused = False
+        self.gone = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._owner.received(self, data)
+
+    def pause_writing(self) -> None:
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        self._owner.flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason changes nothing
+        self.gone = True
+        self._owner.lost(self)
+
+    def end(self) -> None:
+        """Drop it; `connection_lost` follows and finds it no longer the owner's."""
+        if self.transport is not None:
+            self.transport.abort()
+
+
+class AsyncTransport:
+    """Sends what is asked and waits for answers; reconnects and sends again by itself."""
+
+    def __init__(self, path: str, name: str, retry_for: float) -> None:
+        self.path = path
+        self._session = Session(name, path, retry_for)
+        self._link: _Link | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._waiters: dict[Open[Any], asyncio.Future[None]] = {}
+        self._closed = False
+
+    def begin(self, ask: Ask[T]) -> Open[T]:
+        """Start a request; `finish` or `drop` must follow. FailedPreconditionError when the client is closed."""
+        if self._closed:
+            raise FailedPreconditionError("this client is closed; make a new one")
+        opened = self._session.begin(ask)
+        self.flush()
+        return opened
+
+    async def sent(self, opened: Open[Any], seconds: float | None) -> None:
+        """Wait until all of a request is with the transport. Errors as `finish`."""
+        await self._until(opened, seconds, flush=True)
+
+    async def finish(self, opened: Open[T], seconds: float | None) -> T:
+        """As Transport.finish."""
+        end = None if seconds is None else time.monotonic() + seconds
+        while True:
+            await self._until(opened, None if end is None else end - time.monotonic(), flush=False)
+            if not opened.wants_retry:
+                return opened.result()
+            pause = backoff_s(opened.unavailable + 1)
+            if end is not None and time.monotonic() + pause >= end:
+                return opened.result()
+            await asyncio.sleep(pause)
+            if self._closed or not self._session.again(opened, time.monotonic()):
+                return opened.result()
+            self.flush()
+
+    def drop(self, opened: Open[Any]) -> None:
+        """Nobody waits for this any more."""
+        self._session.drop(opened)
+
+    async def close(self) -> None:
+        """End the connection; what others wait for fails with UnavailableError."""
+        self._closed = True
+        self._session.fail_all(UnavailableError("the client was closed"))
+        self._wake_all()
+        task, self._connecting = self._connecting, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        link, self._link = self._link, None
+        if link is not None:
+            link.end()
+            await asyncio.sleep(0)  # the loop closes the descriptor in its next turn
+
+    def flush(self) -> None:
+        """Hand the transport what it takes."""
+        link = self._link
+        if link is None or link.transport is None:
+            return
+        while self._session.wants_to_send and not link.paused:
+            chunk = self._session.next_chunk()
+            link.transport.write(chunk)
+            self._wake(self._session.took(len(chunk)))
+
+    def received(self, link: _Link, data: bytes) -> None:
+        """Bytes of the server."""
+        if link is not self._link:
+            return
+        try:
+            for opened in self._session.received(data):
+                self._wake(opened)
+        except UnavailableError:  # in answer to hello: it is going away
+            self.lost(link)
+        except WheelschedError as e:
+            self._session.fail_all(e)
+            self.lost(link)
+        self.flush()
+
+    def lost(self, link: _Link) -> None:
+        """A connection is gone, or is given up."""
+        if link is self._link:
+            self._link = None
+            link.end()
+            self._session.lost(time.monotonic())
+            self._wake_all()
+
+    def _wake(self, opened: Open[Any] | None) -> None:
+        waiter = None if opened is None else self._waiters.get(opened)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def _wake_all(self) -> None:
+        for opened in list(self._waiters):
+            self._wake(opened)
+
+    async def _until(self, opened: Open[Any], seconds: float | None, *, flush: bool) -> None:
+        end = None if seconds is None else time.monotonic() + seconds
+        try:
+            while not opened.answered and not (flush and opened.sent):
+                wait_s = self._session.patience(opened, time.monotonic(), end)
+                if self._link is None and self._connecting is None:
+                    self._connecting = asyncio.create_task(self._connect())
+                waiter = self._waiters[opened] = asyncio.get_running_loop().create_future()
+                await asyncio.wait([waiter], timeout=wait_s)
+        except BaseException:
+            self._session.drop(opened)
+            raise
+        finally:
+            self._waiters.pop(opened, None)
+
+    async def _connect(self) -> None:
+        try:
+            await asyncio.sleep(max(0.0, self._session.connect_at - time.monotonic()))
+            async with asyncio.timeout(CONNECT_S):
+                _, link = await asyncio.get_running_loop().create_unix_connection(lambda: _Link(self), self.path)
+        except OSError as e:
+            self._session.not_connected(e, time.monotonic())
+        else:
+            if not self._closed:
+                self._link = link
+                self._session.connected()
+            if self._closed or link.gone:
+                self.lost(link)
+                link.end()
+        finally:
+            self._connecting = None
+        self.flush()
+        self._wake_all()

@@ -1,0 +1,93 @@
+"""`wheelsched job apply -f jobs.toml`: a file of jobs, its plan, and one commit for all of it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from ..errors import InvalidArgumentError
+from ..staging import schedule_words
+from .jobs_file import read_jobs_file, shown_path
+from .output import cut, show_one
+from .shell import Failed, Verb, say, shell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..staging import Applied
+    from .jobs_file import JobsFile
+
+EXIT_INVALID: Final = 2
+_FAULTS_SHOWN: Final = 100
+
+
+def read_text(file: Path) -> str:
+    """The text of a file, or of standard input for `-`. Failed when it can't be read."""
+    try:
+        return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise Failed(f"{file}: {e.strerror if isinstance(e, OSError) else 'not UTF-8'}") from e
+
+
+@click.command("apply", cls=Verb)
+@click.option("-f", "--file", "file", required=True, type=click.Path(dir_okay=False, allow_dash=True, path_type=Path), metavar="FILE",
+              help="A TOML file of jobs; - is standard input.")
+@click.option("--prune", metavar="PATTERN", help="Delete the jobs that match this glob and are not in the file.")
+@click.option("--dry-run", is_flag=True, help="Show the plan and change nothing.")
+def apply_command(file: Path, prune: str | None, dry_run: bool) -> None:
+    """Make the server's jobs what a file says: all of it in one commit, or nothing.
+
+    Shows + for a new job, ~ for a changed one with what changes, - for a deleted one. Jobs that are not in the file are
+    left alone, unless they match --prune. Every fault of the file is listed; then nothing is changed.
+    """
+    sh = shell()
+    found = read_jobs_file(read_text(file))
+    if found.faults:
+        raise Failed(_listed([f"{file}:{fault}" for fault in found.faults]), EXIT_INVALID)
+    if prune is not None and not found.jobs:
+        raise Failed(f"{file}: it has no jobs, so --prune would delete all that match; that is for `wheelsched job delete`", EXIT_INVALID)
+    try:
+        done = sh.client.apply(found.jobs, prune, dry_run, calendars=found.calendars)
+    except InvalidArgumentError as e:
+        rows = e.detail.get("jobs")
+        if not isinstance(rows, list):
+            raise
+        raise Failed(_listed([_server_fault(file, found, row, text) for row, text in rows]), EXIT_INVALID) from e
+    show_one(sh, done.to_dict(), lambda: _plan(found, done))
+    if sh.table:
+        counts = ", ".join(f"{n} {what}" for what, n in done.counts().items())
+        counts += f"; {len(done.calendars)} calendars" if done.calendars else ""
+        say(f"{'would be: ' if dry_run else ''}{counts}" if done else f"nothing to do: {done.unchanged} unchanged")
+
+
+def _listed(lines: list[str]) -> str:
+    """All faults, one a line."""
+    more = [f"... and {len(lines) - _FAULTS_SHOWN} more"] if len(lines) > _FAULTS_SHOWN else []
+    total = f"{len(lines)} fault{'s' if len(lines) > 1 else ''}; nothing was changed"
+    return "\n".join([*lines[:_FAULTS_SHOWN], *more, total])
+
+
+def _server_fault(file: Path, found: JobsFile, row: int, text: str) -> str:
+    job = found.jobs[row]
+    return f"{file}:{found.lines[row]}: {shown_path(('jobs', job.name))}: {text}"
+
+
+def _plan(found: JobsFile, done: Applied) -> Iterator[str]:
+    """The plan's lines, in the order of their names."""
+    jobs = {job.name.removeprefix("default/"): job for job in found.jobs} | {job.name: job for job in found.jobs}
+    lines = []
+    for name in done.created:
+        job = jobs[name]
+        lines.append((name, f"+ {name}  {job.call.task}  {cut(schedule_words(job.schedule), 80)}"))
+    for name in done.updated:
+        pairs = done.changes.get(name, {})
+        told = "; ".join(f"{policy}: {cut(old or 'none', 60)} -> {cut(new or 'none', 60)}" for policy, (old, new) in pairs.items())
+        lines.append((name, f"~ {name}" + (f"  {told}" if told else "")))
+    lines += [(name, f"- {name}") for name in done.deleted]
+    for name, result in sorted(done.calendars.items()):
+        yield f"{'+' if result == 'created' else '~'} calendar {name}"
+    for _, line in sorted(lines):
+        yield line

@@ -1,0 +1,164 @@
+"""`wheelsched job` about times: why, skip, move, backfill, history."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import NotFoundError
+from .output import number, pairs, show_many, show_one
+from .policies import overlap as overlap_of
+from .shell import Verb, say, shell
+from .times import Times, is_wall, parse_moment, parse_wall, relative, schedule_zone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..views_time import Backfill, JobChange, Why
+
+_TIME_HELP = "TIME is RFC 3339 (2026-03-29T01:30:00Z), or a time on the job's own clock (2026-03-29T02:30)."
+_SHOWN_IDS = 10  # of a backfill, on the terminal
+
+
+def _zone(name: str, *texts: str) -> str:
+    """The zone of a job; UTC for one that is gone, unless a time on its clock was given. NotFoundError then."""
+    try:
+        return schedule_zone(shell().client.get(name).spec["schedule"])
+    except NotFoundError:
+        if any(is_wall(text) for text in texts):
+            raise
+        return "UTC"
+
+
+@click.command(cls=Verb, epilog=_TIME_HELP)
+@click.argument("name")
+@click.argument("time")
+def why(name: str, time: str) -> None:
+    """Say what became of a job's occurrence, or will: did it run, and if not, why."""
+    sh = shell()
+    tz = _zone(name, time)
+    if is_wall(time) and (wall := parse_wall(time, tz)).clash:
+        times = Times(sh.times)
+        say(f"{wall.clash}; this is about {times.show(wall.shifted, tz)}")
+        moment = wall.shifted
+    else:
+        moment = parse_moment(time, tz)
+    _show_why(sh.client.why(name, moment), tz)
+
+
+def _show_why(answer: Why, tz: str) -> None:
+    show_one(shell(), answer.to_dict(), lambda: _why_page(answer, tz))
+
+
+def _why_page(w: Why, tz: str) -> Iterator[str]:
+    times, now = Times(shell().times), datetime.now(UTC)
+    decided = "-" if w.at is None else f"{times.show(w.at, tz)}, {relative(w.at, now)}"
+    several = w.count is not None and w.count > 1
+    yield w.text
+    yield ""
+    yield from pairs([
+        ("disposition", w.disposition + (f" ({w.reason})" if w.reason else "")), ("nominal time", times.show(w.scheduled_at, tz)),
+        ("one of", f"{number(w.count or 0)} occurrences, up to {times.show(w.until, tz)}" if several else ""),
+        ("will run" if w.disposition == "pending" else "decided", decided), ("run", w.run_id or ""), ("gave way to run", w.blocking or ""),
+    ])
+
+
+@click.command(cls=Verb, epilog=_TIME_HELP)
+@click.argument("name")
+@click.argument("time")
+@click.option("--undo", is_flag=True, help="Let it run after all.")
+def skip(name: str, time: str, undo: bool) -> None:
+    """Leave out one coming occurrence of a job; all others stay."""
+    tz = _zone(name, time)
+    _show_why(shell().client.skip(name, parse_moment(time, tz), undo=undo), tz)
+
+
+@click.command(cls=Verb, epilog=_TIME_HELP)
+@click.argument("name")
+@click.argument("time")
+@click.option("--to", required=True, metavar="TIME", help="When it runs instead.")
+def move(name: str, time: str, to: str) -> None:
+    """Run one coming occurrence of a job at another time."""
+    sh = shell()
+    tz = _zone(name, time, to)
+    target = parse_moment(to, tz, "--to")
+    run = sh.client.move(name, parse_moment(time, tz), target)
+    show_one(sh, run.to_dict(), lambda: [run.id])
+    if sh.table:
+        say(f"{run.job}: moved to {Times(sh.times).show(target, tz)}, {relative(target, datetime.now(UTC))}; run is {run.state}")
+
+
+@click.command(cls=Verb, epilog=_TIME_HELP)
+@click.argument("name")
+@click.option("--since", required=True, metavar="TIME", help="Nominal times from here on.")
+@click.option("--until", required=True, metavar="TIME", help="Up to this one; not in the future.")
+@click.option("--dry-run", is_flag=True, help="Make nothing; say what would be made.")
+@click.option("--only", type=click.Choice(["missing", "failed"]), default="missing", show_default=True,
+              help="Those without a run; or also those whose run ended badly.")
+@click.option("--backwards", is_flag=True, help="The newest first.")
+@click.option("--overlap", type=click.Choice(["buffer_all", "allow"]), help="One after another, or side by side (the job's own policy).")
+@click.option("--max", "limit", type=click.IntRange(1), metavar="N", help="Of --overlap allow: at most so many side by side.")
+def backfill(name: str, since: str, until: str, overlap: str | None, limit: int | None, **flags: Any) -> None:
+    """Make runs for the occurrences of a range; what has a run is never run twice."""
+    sh = shell()
+    if limit is not None and overlap is None:
+        raise click.UsageError("--max goes with --overlap")
+    wanted = None if overlap is None else overlap_of(overlap if limit is None else f"{overlap}:{limit}")
+    tz = _zone(name, since, until)
+    done = sh.client.backfill(name, parse_moment(since, tz, "--since"), parse_moment(until, tz, "--until"), overlap=wanted, **flags)
+    show_one(sh, done.to_dict(), lambda: _backfilled(name, done, tz))
+
+
+def _backfilled(name: str, b: Backfill, tz: str) -> Iterator[str]:
+    times = Times(shell().times)
+    made = "would be made" if b.dry_run else "made"
+    rest = f"; {number(b.existing)} have a run" if b.existing else ""
+    yield f"{name}: {number(b.count)} runs {made} of {number(b.total)} occurrences{rest}"
+    if b.total:
+        yield f"  from {times.show(b.first, tz)}"
+        yield f"  to   {times.show(b.last, tz)}"
+    yield from (f"  {run_id}" for run_id in b.run_ids[:_SHOWN_IDS])
+    if len(b.run_ids) > _SHOWN_IDS:
+        yield f"  … `wheelsched run list {name}` has all of them"
+
+
+@click.command(cls=Verb)
+@click.argument("name")
+@click.option("--limit", type=click.IntRange(1, 10_000), metavar="N", default=100, show_default=True, help="How many changes.")
+def history(name: str, limit: int) -> None:
+    """Show who changed a job, when, and what, newest first."""
+    sh = shell()
+    tz, times = _zone(name), Times(sh.times)
+
+    def cells(c: JobChange) -> list[str]:
+        return [times.show(c.at, tz), who(c), c.what, "-" if c.version is None else str(c.version), _changed(c)]
+
+    heads = ["TIME", "WHO", "WHAT", "VERSION#", "CHANGE"]
+    show_many(sh, sh.client.history(name, limit), lambda c: c.to_dict(), heads, cells, times, "no changes")
+
+
+def who(change: JobChange) -> str:
+    """Who did it: a name of this machine, else the uid; the server when nobody asked for it."""
+    return change.user or ("the server" if change.uid is None or change.uid < 0 else f"uid {change.uid}")
+
+
+def _changed(c: JobChange) -> str:
+    """`timeout: 5m -> 10m, jitter: none -> 30s (note)`; of a new job its schedule and task."""
+    changes = c.changes
+    if c.old is None:
+        parts = [str(changes[name][1]) for name in ("schedule", "task") if name in changes]
+    else:
+        parts = [f"{name}: {_word(old)} -> {_word(new)}" for name, (old, new) in changes.items()]
+    return ", ".join(parts) + (f" ({c.note})" if c.note else "")
+
+
+def _word(value: Any) -> str:
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+VERBS = (why, skip, move, backfill, history)

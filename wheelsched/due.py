@@ -1,0 +1,183 @@
+"""Due occurrences: one DUE record for a batch of jobs. What is plain is decided in arrays, the rest job by job.
+
+What can become of an occurrence that is due in time, in this order: it has its row already, a person skipped it, a calendar excludes it,
+max_runs is used up, an open run of the job is in its way (overlap), or it makes a run: queued, armed for its jittered instant, or
+waiting for its turn. Beside it, ledger rows for what a calendar or a zone change took away since the last one decided.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from .jitter import jitter
+from .misfire import Catching, appended, ledger_rows, owed_after, plan
+from .model import MS, NEVER, Disposition, JobState, Reason, RunState
+from .overlap import make_room, only_backfill
+from .schedules import KIND_AFTER
+from .spans import Entry, changed_away, free_and_excluded
+from .specs import OVERLAP_ALLOW, OVERLAP_BUFFER, OVERLAP_REPLACE, OVERLAP_SKIP
+from .state import SKIP
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .engine import Engine
+
+WAITS: Final = -1  # `until` of a run that waits for its turn
+
+
+def decide(engine: Engine, rows: NDArray[np.uint32]) -> None:
+    """One DUE record for the next occurrence of each job, and the misfires of those that nobody could trigger in time."""
+    jobs = engine.state.jobs.gather(rows)
+    specs, spec, nominal = engine.specs, jobs["spec"], jobs["next_us"].copy()
+    after = specs.next(spec, jobs["param_us"], nominal)
+    missed = nominal < engine.missed_before_us
+    slow = missed & ((after < engine.missed_before_us) | specs.skip_missed[spec] | _outside_window(engine, spec, nominal, missed))
+    columns = _plain(engine, rows, jobs, nominal, after, missed)
+    more: list[dict[str, int]] = []
+    for i in np.flatnonzero(_odd(engine, rows, jobs, nominal) & ~slow).tolist():
+        more += _odd_one(engine, columns, jobs, i)
+    for i in np.flatnonzero(slow).tolist():
+        more += plan(engine, int(rows[i]), jobs[i], engine.missed_before_us, _catching(engine, int(spec[i])))
+    if more:
+        columns = appended(columns, ~slow, more)
+    record(engine, columns)
+
+
+def _catching(engine: Engine, spec: int) -> Catching:
+    wire = engine.state.specs[spec]["catchup"]
+    return Catching(wire["policy"], wire["window_us"], wire["max"] or 1_000)
+
+
+def _plain(engine: Engine, rows: NDArray[np.uint32], jobs: Any, nominal: NDArray[np.int64], after: NDArray[np.int64],
+           missed: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
+    """The columns of a DUE record, by overlap policy, max_runs and jitter alone. Changes `after` to NEVER where max_runs is used up."""
+    specs, spec, n = engine.specs, jobs["spec"], len(rows)
+    busy = jobs["active"] + jobs["waiting"]
+    policy, limit = specs.overlap[spec], specs.overlap_max[spec]
+    waits = (busy > 0) & (((policy == OVERLAP_BUFFER) & (jobs["waiting"] < limit)) | (policy == OVERLAP_REPLACE))
+    refused = ~waits & (busy > 0) & ((policy != OVERLAP_ALLOW) | (busy >= limit))
+    if engine.backfilling and refused.any():
+        for i in np.flatnonzero(refused & (policy == OVERLAP_SKIP)).tolist():
+            waits[i] = only_backfill(engine, int(rows[i]))  # what makes up for the past takes no fresh occurrence away
+        refused &= ~waits
+    after[~refused & (jobs["fired"] + np.uint32(1) >= specs.max_runs[spec])] = NEVER
+    state = np.where(refused, RunState.SKIPPED, np.where(waits, RunState.SCHEDULED, RunState.QUEUED)).astype(np.uint8)
+    until = np.where(waits, WAITS, np.where(refused, nominal, 0)).astype(np.int64)
+    if specs.any_jitter:
+        _jitter(engine, jobs, nominal, after, (state == RunState.QUEUED) & ~missed, state, until)
+    coalesced = refused & (policy == OVERLAP_BUFFER) & (limit == 1)
+    disposition = np.where(coalesced, Disposition.COALESCED, np.where(refused, Disposition.SKIPPED, Disposition.FIRED))
+    return {
+        "job": rows, "nominal": nominal, "next": after, "cursor": nominal.copy(), "job_state": _job_state(engine, spec, after, jobs),
+        "state": state,
+        "disposition": disposition.astype(np.uint8),
+        "reason": np.where(refused, Reason.OVERLAP, np.where(missed, Reason.MISFIRE, Reason.NONE)).astype(np.uint8),
+        "until": until, "count": refused.astype(np.uint32), "missed": np.zeros(n, np.uint32),
+    }
+
+
+def _job_state(engine: Engine, spec: NDArray[np.uint32], after: NDArray[np.int64], jobs: Any) -> NDArray[np.uint8]:
+    """Finished where nothing follows; after_completion goes on until max_runs is used up."""
+    over = after == NEVER
+    if engine.specs.any_after:
+        over &= (engine.specs.kind[spec] != KIND_AFTER) | (jobs["fired"] + np.uint32(1) >= engine.specs.max_runs[spec])
+    return np.where(over, JobState.FINISHED, JobState.ACTIVE).astype(np.uint8)
+
+
+def _jitter(engine: Engine, jobs: Any, nominal: NDArray[np.int64], after: NDArray[np.int64], fresh: NDArray[np.bool_],
+            state: NDArray[np.uint8], until: NDArray[np.int64]) -> None:
+    """Arm fresh runs for their jittered instant: a stable offset, never past the next nominal time. Changes `state` and `until`."""
+    specs, spec = engine.specs, jobs["spec"]
+    period = np.where(after < NEVER, after - nominal, 0)
+    share = (period * specs.jitter_share[spec]).astype(np.int64)
+    span = np.maximum(specs.jitter_us[spec], share)
+    span = np.where(after < NEVER, np.minimum(span, period - MS), span)
+    armed = nominal + jitter(jobs["key_low"], nominal, span)
+    later = fresh & (armed > engine.now.wall_us)
+    state[later] = RunState.SCHEDULED
+    until[later] = armed[later]
+
+
+def _outside_window(engine: Engine, spec: NDArray[np.uint32], nominal: NDArray[np.int64], missed: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which misfires are older than their catch-up window."""
+    if not missed.any():
+        return missed
+    specs, which = np.unique(spec, return_inverse=True)
+    windows = [engine.state.specs[s]["catchup"]["window_us"] for s in specs.tolist()]
+    return np.asarray(nominal < engine.now.wall_us - np.array([NEVER // 2 if w is None else w for w in windows], np.int64)[which], np.bool_)
+
+
+def _odd(engine: Engine, rows: NDArray[np.uint32], jobs: Any, nominal: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which jobs need a look of their own: an exception, a row that is there already, a calendar, or a zone change on the way."""
+    specs, spec = engine.specs, jobs["spec"]
+    odd = engine.taken(rows, nominal) | ~specs.quiet(spec, owed_after(engine, jobs), nominal)
+    if engine.state.exceptions:
+        pairs = zip(rows.tolist(), nominal.tolist(), strict=True)
+        odd |= np.fromiter((pair in engine.state.exceptions for pair in pairs), np.bool_, len(rows))
+    if specs.calendar_sets:
+        some = np.flatnonzero(specs.calendar[spec])
+        param, owed = jobs["param_us"][some], owed_after(engine, jobs[some])
+        odd[some] |= (specs.grid(spec[some], param, owed) != nominal[some]) | specs.excluded(spec[some], nominal[some])
+    return odd
+
+
+def _odd_one(engine: Engine, columns: dict[str, NDArray[Any]], jobs: Any, i: int) -> list[dict[str, int]]:
+    """Correct row `i` of the columns, and give further ledger rows of that job."""
+    specs, spec, param = engine.specs, int(jobs["spec"][i]), int(jobs["param_us"][i])
+    job, nominal = int(columns["job"][i]), int(columns["nominal"][i])
+    owed = int(owed_after(engine, jobs[i]))
+    to = engine.state.exceptions.get((job, nominal))
+    has_row = to not in (None, SKIP) or bool(engine.taken(columns["job"][i : i + 1], columns["nominal"][i : i + 1])[0])
+    reason = Reason.NONE
+    if to == SKIP:
+        reason = Reason.MANUAL
+    elif specs.excluded(jobs["spec"][i : i + 1], columns["nominal"][i : i + 1])[0]:
+        reason = Reason.CALENDAR
+    if has_row:
+        columns["state"][i] = 0
+    elif reason:
+        row = {"state": RunState.SKIPPED, "disposition": Disposition.SKIPPED, "reason": reason, "until": nominal, "count": 1}
+        for name, value in row.items():
+            columns[name][i] = value
+    if has_row or reason:  # it used nothing of max_runs
+        used_up = jobs["fired"][i] >= specs.max_runs[spec]
+        columns["next"][i] = NEVER if used_up else specs.next_one(spec, param, nominal)
+        goes_on = columns["next"][i] < NEVER or (specs.kind[spec] == KIND_AFTER and not used_up)
+        columns["job_state"][i] = JobState.ACTIVE if goes_on else JobState.FINISHED
+    common = {"job": job, "next": int(columns["next"][i]), "cursor": nominal, "job_state": int(columns["job_state"][i])}
+    entries = changed_away(specs, spec, param, owed, nominal)
+    specs.look_on(spec, nominal)
+    if specs.calendar[spec]:
+        _, excluded = free_and_excluded(specs, spec, param, owed, nominal - 1)
+        entries += [Entry(span, Disposition.SKIPPED, Reason.CALENDAR) for span in excluded]
+    return ledger_rows(entries, common)
+
+
+def record(engine: Engine, columns: dict[str, NDArray[Any]]) -> None:
+    """Record what was decided, after making room for runs that replace others, and arm what it asks for."""
+    specs = engine.specs
+    spec = engine.state.jobs.gather(columns["job"])["spec"]
+    replacing = (specs.overlap[spec] == OVERLAP_REPLACE) & (columns["state"] == RunState.SCHEDULED) & (columns["until"] == WAITS)
+    for i in np.flatnonzero(replacing & (columns["reason"] != Reason.MISFIRE)).tolist():
+        columns["missed"][i] += make_room(engine, int(columns["job"][i]), int(spec[i]))
+    made = engine.record("DUE", {"at": engine.now.wall_us, **columns})
+    engine.arm_jobs(columns["job"], columns["next"])
+    state = columns["state"][columns["state"] > 0]
+    armed = (state == RunState.SCHEDULED) & (columns["until"][columns["state"] > 0] >= 0)
+    if armed.any():
+        engine.arm_delayed(made[armed], columns["until"][columns["state"] > 0][armed])
+    runs = made[state != RunState.SKIPPED]
+    engine.counters["created"] += len(runs)
+    engine.counters["skipped"] += int(columns["count"].sum())
+    engine.effects.lags.append(("queued", columns["nominal"][columns["state"] == RunState.QUEUED]))
+    engine.look_at(columns["job"][(columns["state"] == RunState.SCHEDULED) & (columns["until"] < 0)])
+    if specs.any_after:
+        engine.look_at(columns["job"][(specs.kind[spec] == KIND_AFTER) & (columns["next"] == NEVER)])
+    engine.alarms.watch(engine, runs)
+    engine.alarms.missed(engine, columns, spec)
+
+
+__all__ = ["WAITS", "decide", "record"]

@@ -1,0 +1,226 @@
+"""What moves next times from outside: other zone data at a start, a clock that was set back, a calendar that changed.
+
+Nothing here fires an occurrence. Cursors see to it that none fires twice.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from . import records
+from .cron import parse
+from .misfire import ledger_rows
+from .model import NEVER, Disposition, JobState, Reason, RunState
+from .schedules import KIND_AFTER, KIND_AT, KIND_MANUAL, ScheduleTable
+from .spans import Entry, Span
+from .tzif import Zone, Zones
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .engine import Engine
+    from .turn import ClockBack
+
+LISTED_MAX: Final = 10_000  # moved jobs that `admin tzdiff` names
+
+
+# Zone data
+
+
+def zones_of(schedule: dict[str, Any]) -> set[str]:
+    """The names of the zones that a schedule depends on."""
+    if schedule["kind"] == "union":
+        return set().union(*(zones_of(part["schedule"]) for part in schedule["of"]))
+    return {schedule["tz"]} if schedule["kind"] == "cron" else set()
+
+
+def keep_zones(engine: Engine, schedule: dict[str, Any]) -> None:
+    """Journal the zone data that a new definition is evaluated with, once a zone."""
+    record_zones(engine, sorted(zones_of(schedule) - engine.state.zones.keys()))
+
+
+def record_zones(engine: Engine, names: list[str]) -> None:
+    """Journal what these zones are now."""
+    if names:
+        data = [zlib.compress(engine.zones.data(name), 9) for name in names]
+        engine.record("ZONES", {
+            "at": engine.now.wall_us, "version": engine.state.meta.zone_version, "name": records.Blobs([n.encode() for n in names]),
+            "data": records.Blobs(data),
+        })
+
+
+def other_zone_data(engine: Engine, old_version: str, new_version: str) -> None:
+    """At a start: compute the next times anew where zone data changed, and list the jobs whose next time moved."""
+    used: set[str] = set().union(*(zones_of(wire["schedule"]) for wire in engine.state.specs.values())) if engine.state.specs else set()
+    known = engine.state.zones
+    changed = {name for name in used & known.keys() if zlib.decompress(known[name]) != engine.zones.data(name)}
+    if changed:
+        old = Zones(lambda name: zlib.decompress(known[name]) if name in known else None)
+        _Moved(engine, old, changed).apply(old_version, new_version)
+    record_zones(engine, sorted(changed | (used - known.keys())))
+
+
+class _Moved:
+    """The jobs that other zone data moves."""
+
+    def __init__(self, engine: Engine, old: Zones, changed: set[str]) -> None:
+        self.engine = engine
+        self.old = old
+        self.changed = changed
+        self.table = ScheduleTable(old)
+        self.compiled: dict[int, tuple[int, int]] = {}
+
+    def apply(self, old_version: str, new_version: str) -> None:
+        """Record what moved."""
+        engine, specs = self.engine, self.engine.specs
+        touched = {spec for spec, wire in engine.state.specs.items() if zones_of(wire["schedule"]) & self.changed}
+        rows = np.array(engine.state.jobs.slots(), np.uint32)
+        jobs = engine.state.jobs.gather(rows)
+        mine = np.isin(jobs["spec"], list(touched)) & (jobs["state"] == JobState.ACTIVE)
+        rows, jobs = rows[mine], jobs[mine]
+        before = jobs["next_us"].copy()
+        base = np.where(jobs["cursor_us"] >= 0, jobs["cursor_us"], np.minimum(jobs["updated_us"], engine.now.wall_us))
+        following = specs.next(jobs["spec"].copy(), jobs["param_us"].copy(), base)
+        following[jobs["fired"] >= specs.max_runs[jobs["spec"]]] = NEVER
+        moved = following != before
+        rows, jobs, following, before = rows[moved], jobs[moved], following[moved], before[moved]
+        if not len(rows):
+            return
+        retime(engine, rows, jobs, following)
+        planned: list[dict[str, int]] = []
+        for i in np.flatnonzero(jobs["cursor_us"] >= 0).tolist():
+            planned += self._pass_by(int(rows[i]), jobs[i], int(following[i]))
+        if planned:
+            engine.record_planned(planned)
+        listed = rows[:LISTED_MAX]
+        engine.record("TZDIFF", {
+            "at": engine.now.wall_us, "old": old_version, "new": new_version, "total": len(rows),
+            "name": records.Blobs(engine.state.jobs.names(listed)), "before": before[:LISTED_MAX],
+            "after": engine.state.jobs.gather(listed)["next_us"].copy(),
+        })
+
+    def _pass_by(self, row: int, fields: Any, at: int) -> list[dict[str, int]]:
+        """Ledger rows of occurrences whose wall time was decided already under the old data: they don't fire again."""
+        specs, spec, param = self.engine.specs, int(fields["spec"]), int(fields["param_us"])
+        passed: list[Entry] = []
+        while at < NEVER and self._again(spec, int(fields["cursor_us"]), at):
+            passed.append(Entry(Span(at, at, 1), Disposition.TZDATA_MOVED, Reason.NONE))
+            at = specs.next_one(spec, param, at)
+        if not passed:
+            return []
+        state = JobState.FINISHED if at == NEVER else JobState.ACTIVE
+        return ledger_rows(passed, {"job": row, "next": at, "cursor": passed[-1].span.last, "job_state": state})
+
+    def _again(self, spec: int, cursor: int, at: int) -> bool:
+        """Whether a fixed-time member of the schedule that gives `at` had that wall time, or a later one, at or before the cursor."""
+        wire = self.engine.state.specs[spec]
+        for part in _members(wire["schedule"]):
+            if part["kind"] != "cron" or part["tz"] not in self.changed:
+                continue
+            if parse(part["expr"], part["seconds"], part["day_or"], wire.get("hash_id")).wild:
+                continue  # it follows real time
+            old, new = self.old.get(part["tz"]), self.engine.zones.get(part["tz"])
+            table, mine = ScheduleTable(self.engine.zones), ScheduleTable(self.old)
+            kind, a = table.compile(part, wire.get("hash_id") or "")
+            if table.next_one(kind, a, NEVER, at - 1) != at:
+                continue
+            kind, a = mine.compile(part, wire.get("hash_id") or "")
+            last = mine.prev_one(kind, a, NEVER, cursor + 1)
+            differs = _offset(old, at) != _offset(new, at) or (last < NEVER and _offset(old, last) != _offset(new, last))
+            if last < NEVER and differs and at + _offset(new, at) <= last + _offset(old, last):
+                return True
+        return False
+
+
+def _members(schedule: dict[str, Any]) -> list[dict[str, Any]]:
+    return [part["schedule"] for part in schedule["of"]] if schedule["kind"] == "union" else [schedule]
+
+
+def _offset(zone: Zone, us: int) -> int:
+    """Offset from UTC in microseconds at an instant."""
+    i = int(np.searchsorted(np.frombuffer(zone.at_s, np.int64), us // 1_000_000, "right")) if len(zone.at_s) else 0
+    return int(zone.offset_s[i]) * 1_000_000
+
+
+# The clock
+
+
+def clock_back(engine: Engine, item: ClockBack) -> None:
+    """Cursors beyond the new now are lowered to it, and ledger rows beyond it are withdrawn; runs beyond it stay and block their own
+    nominal time. What was put or resumed while the clock was ahead counts from the new now.
+    """
+    now = engine.now.wall_us
+    for wheel in (engine.wall, engine.delayed, engine.alarms.wheel):
+        wheel.rebuild(now // 1_000)
+    _withdraw(engine, now)
+    rows = np.array(engine.state.jobs.slots(), np.uint32)
+    jobs = engine.state.jobs.gather(rows)
+    grid = ~engine.specs.once(jobs["spec"]) if len(rows) else np.zeros(0, np.bool_)
+    ahead = (jobs["cursor_us"] > now) | ((jobs["updated_us"] > now) & (jobs["state"] == JobState.ACTIVE) & grid)
+    rows, jobs = rows[ahead], jobs[ahead]
+    cursor = np.minimum(jobs["cursor_us"], now)
+    following = engine.specs.next(jobs["spec"].copy(), jobs["param_us"].copy(), np.full(len(rows), now, np.int64))
+    live = (jobs["state"] == JobState.ACTIVE) | ((jobs["state"] == JobState.FINISHED) & (following < NEVER))
+    following[~live] = NEVER
+    blocked = [(engine.state.jobs.find_key(key), at) for key, at in item.fired]
+    blocked = [(job, at) for job, at in blocked if job is not None]
+    engine.record("CLOCK", {
+        "at": now, "job": rows, "cursor": cursor, "next": following,
+        "state": np.where(live, JobState.ACTIVE, jobs["state"]).astype(np.uint8),
+        "blocked_job": np.array([j for j, _ in blocked], np.uint32), "blocked_at": np.array([a for _, a in blocked], np.int64),
+    })
+    engine.arm_jobs(rows, following)
+    engine.missed_before_us = min(engine.missed_before_us, now)
+
+
+def _withdraw(engine: Engine, now: int) -> None:
+    """Dispositions beyond the new now that are not runs are decided again when their time comes."""
+    rows = engine.state.runs.peek(1, 2**31)
+    fields = engine.state.runs.gather(rows)
+    ahead = (fields["state"] == RunState.SKIPPED) & (fields["due_us"] > now)
+    rows, fields = rows[ahead], fields[ahead]
+    if not len(rows):
+        return
+    until, count = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.uint32)
+    for i in np.flatnonzero(fields["nominal_us"] <= now).tolist():
+        f = fields[i]
+        param = int(engine.state.jobs.gather(np.array([f["job"]], np.uint32))["param_us"][0])
+        n, _, last = engine.specs.counted(int(f["spec"]), param, int(f["nominal_us"]) - 1, now)
+        until[i], count[i] = (last, n) if n else (f["nominal_us"], 1)
+    engine.record("WITHDRAW", {"at": now, "run": rows, "until": until, "count": count})
+
+
+# Calendars
+
+
+def calendar_changed(engine: Engine, name: str) -> int:
+    """Next times of the jobs that a calendar concerns, computed anew from what is decided. How many jobs use it."""
+    rows = np.array(engine.state.jobs.slots(), np.uint32)
+    if not len(rows):
+        return 0
+    jobs = engine.state.jobs.gather(rows)
+    users = [spec for spec in range(engine.specs.count) if name in engine.specs.names(spec)]
+    mine = np.isin(jobs["spec"], users) & (jobs["state"] != JobState.DELETED)
+    rows, jobs = rows[mine], jobs[mine]
+    again = (jobs["state"] == JobState.ACTIVE) & ~np.isin(engine.specs.kind[jobs["spec"]], (KIND_AT, KIND_MANUAL, KIND_AFTER))
+    if again.any():
+        some = jobs[again]
+        base = np.maximum(some["cursor_us"], engine.now.wall_us)
+        following = engine.specs.next(some["spec"].copy(), some["param_us"].copy(), base)
+        retime(engine, rows[again], some, following)
+        engine.arm_jobs(rows[again], following)
+    return len(rows)
+
+
+def retime(engine: Engine, rows: NDArray[np.uint32], jobs: Any, following: NDArray[np.int64]) -> None:
+    """Record other next times of jobs; one without any is finished."""
+    engine.record("RETIME", {
+        "at": engine.now.wall_us, "job": rows, "next": following, "cursor": jobs["cursor_us"].copy(), "param": jobs["param_us"].copy(),
+        "state": np.where(following == NEVER, JobState.FINISHED, JobState.ACTIVE).astype(np.uint8),
+    })
+
+
+__all__ = ["calendar_changed", "clock_back", "keep_zones", "other_zone_data", "zones_of"]
