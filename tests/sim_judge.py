@@ -110,7 +110,7 @@ class Judge(Rules):
             return
         if job.kind == "after":
             if job.state == JobState.ACTIVE and job.after < job.param <= until:
-                job.owed[job.param] = "grid"
+                job.owed[job.param] = "calendar" if self.excluded(job, job.param) else "grid"
             return
         plan = self.plan(job)
         most = until if lazy is None else lazy
@@ -234,7 +234,7 @@ class Judge(Rules):
 
     def _due(self, f, made):
         rows = iter(made.tolist())
-        finished, folded = [], Counter()
+        finished, folded, stood = [], Counter(), set()
         for i, row in enumerate(f["job"].tolist()):
             job = self.jobs[self.names[row]]
             nominal, state, reason = int(f["nominal"][i]), int(f["state"][i]), Reason(int(f["reason"][i]))
@@ -256,10 +256,11 @@ class Judge(Rules):
             else:
                 self.run_made(job, slot, nominal, state, int(f["until"][i]), f["at"])
                 if reason == Reason.MISFIRE:
+                    stood.add(job.name)
                     folded[job.name] -= int(f["missed"][i])
                 if f["job_state"][i] == JobState.ACTIVE and job.wire["max_runs"] is not None:
                     assert job.fired < job.wire["max_runs"] or self.back, f"{job.name}: max_runs is used up and the job goes on"
-        wrong = [name for name, n in folded.items() if n > 0]
+        wrong = [name for name, n in folded.items() if n != 0 and name in stood]
         assert not wrong, f"{wrong}: `missed` and the ledger disagree"
         for job in {id(j): j for j in finished}.values():
             self.close(job, job.cursor)
@@ -278,7 +279,7 @@ class Judge(Rules):
             for at in found if reason != Reason.MANUAL else ():
                 held_back = self.excluded(job, at)
                 assert held_back == (reason == Reason.CALENDAR), f"{job.name}: {at} is recorded as {reason.name.lower()}; in a calendar: {held_back}"
-        assert found, f"{job.name}: {nominal} is no occurrence of {job.wire['schedule']} (row by {reason.name.lower()})"
+        assert found, f"{job.name}: {nominal} to {until} is no occurrence of {job.wire['schedule']} (row by {reason.name.lower()})"
         assert len(found) == count, f"{job.name}: a range of {count} by {reason.name.lower()} holds {len(found)}"
         if reason == Reason.MANUAL:
             assert job.marks.get(nominal) == SKIP, f"{job.name}: nobody skipped {nominal}"
@@ -362,10 +363,13 @@ class Judge(Rules):
             job = self.jobs[name]
             if row in listed:
                 i = f["job"].tolist().index(row)
+                self.close(job, f["at"])
                 job.cursor, job.after = int(f["cursor"][i]), f["at"]  # up to the new now all is decided, or was never owed
                 job.state = int(f["state"][i])
             if job.state == JobState.PAUSED and job.kind != "at" and (row in listed or job.after > f["at"]):
                 job.after = NEVER  # when the pause began is not known on the new clock: it is judged from here
+            for at in [at for at in job.owed if at > f["at"] and not job.cover[at] and not job.runs[at]]:
+                del job.owed[at]  # it is to come again
             self.not_over(job, f["at"])
 
     def _reply(self, f, _):

@@ -133,11 +133,11 @@ class Rules:
     def _before_due(self, f):
         """Which alarms are owed for what this record leaves without a run."""
         for i in np.flatnonzero((f["state"] == RunState.SKIPPED) & np.isin(f["reason"], (Reason.MISFIRE, Reason.WINDOW, Reason.MAX))).tolist():
-            self.alarm(self.jobs[self.names[int(f["job"][i])]])
+            self.alarm(self.jobs[self.names[int(f["job"][i])]].wire)
 
-    def alarm(self, job):
+    def alarm(self, wire):
         """Somebody is to be told."""
-        target = job.wire.get("on_missed")
+        target = wire.get("on_missed")
         known = self.jobs.get(target.encode()) if target else None
         if known is not None and known.state != JobState.DELETED and known.name in self.names.values():
             self.untold.add(target)
@@ -179,7 +179,7 @@ class Rules:
             assert r["state"] <= RunState.QUEUED and r["attempt"] == 0, "a run that was started is marked late"
             assert f["at"] >= r["nominal_us"] + after, "marked late in time"
             if r["trigger"] in OWN:
-                self.alarm(self.jobs[self.names[int(r["job"])]])
+                self.alarm(self.state.specs[int(r["spec"])])
 
     def _finish(self, f, _):
         for r, event in zip(self.state.runs.gather(f["run"]), f["event"].tolist(), strict=True):

@@ -226,10 +226,10 @@ def test_calendars_come_with_their_jobs(sim):
     ws = sim.client
     wanted = [Job("a", Call("t"), DAY, calendar="holidays"), Job("b", Call("t"), DAY, calendar=["holidays", "nights"])]
     with pytest.raises(InvalidArgumentError) as e:
-        ws.apply(wanted, calendars={"nights": {"daily": ["22:00-06:00"]}})
+        ws.apply(wanted, calendars={"nights": {"daily": ["01:00-06:00"]}})
     assert [row for row, _ in e.value.detail["jobs"]] == [0, 1]
     assert ws.calendars() == []
-    both = {"holidays": {"yearly": ["12-25"]}, "nights": {"daily": ["22:00-06:00"]}}
+    both = {"holidays": {"yearly": ["12-25"]}, "nights": {"daily": ["01:00-06:00"]}}
     seq = sim.engine.state.meta.seq
     assert ws.apply(wanted, dry_run=True, calendars=both).calendars == {"holidays": "created", "nights": "created"}
     assert (sim.engine.state.meta.seq, ws.calendars()) == (seq, [])

@@ -278,3 +278,23 @@ def test_percentiles():
     assert percentiles([]) == {"p50": 0.0, "p99": 0.0, "p999": 0.0, "max": 0.0}
     assert percentiles([5.0]) == {"p50": 5.0, "p99": 5.0, "p999": 5.0, "max": 5.0}
     assert percentiles(range(1, 1001)) == {"p50": 500, "p99": 990, "p999": 999, "max": 1000}
+
+
+def test_a_file_of_jobs(live):
+    cases = Path(__file__).parent / "import_cases"
+    plan = live("job", "apply", "-f", str(cases / "jobs.toml"), "--dry-run")
+    assert plan.splitlines()[0] == "+ billing/charge  billing.charge  0 0 * * * Europe/Berlin"
+    assert live.json("job", "list") == []
+    assert live.json("job", "apply", "-f", str(cases / "jobs.toml"))["counts"] == {"created": 5, "updated": 0, "deleted": 0, "unchanged": 0}
+    assert live("job", "apply", "-f", str(cases / "jobs.toml")) == ""
+    text = (cases / "jobs.toml").read_text().replace('timeout = "5s"', 'timeout = "6s"').partition("[jobs.gift]")[0]
+    changed = live("job", "apply", "-f", "-", "--prune", "*", text=text).splitlines()
+    assert changed == ["- cleanup", "- gift", "~ ping  timeout: 5s -> 6s"]
+    live("job", "apply", "-f", str(cases / "jobs_wrong.toml"), code=2)
+    live("job", "apply", "-f", "-", "--prune", "*", code=2, text="")
+    live("job", "apply", "-f", "-", code=2, text='[jobs.a]\ntask = "t"\ncron = "0 0 * * *"\ncalendar = "nowhere"\n')
+    rows = live.json("job", "import", "systemd", str(cases / "systemd" / "backup.timer"))
+    assert [(r["job"], r["result"]) for r in rows if "job" in r] == [("systemd/backup", "created")]
+    assert live.json("job", "get", "systemd/backup")["spec"]["schedule"]["kind"] == "union"
+    rows = live.json("job", "import", "celery", str(cases / "beat_schedule.py.txt"), code=1)
+    assert {r["result"] for r in rows if "job" in r} == {"created"}

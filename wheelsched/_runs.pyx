@@ -73,8 +73,8 @@ cdef class RunTable(RunRows):
             if state[i] == SKIPPED:
                 r.ended_us = at
                 if blocking != NONE:
-                    r.started_us = <int64_t>self.run(blocking).id_high
-                    r.token = <int64_t>self.run(blocking).id_low
+                    r.started_us = <int64_t>(self.run(blocking).id_high ^ r.id_high)
+                    r.token = <int64_t>(self.run(blocking).id_low ^ r.id_low)
                 self.settle(s)
                 continue
             j.fired += 1
@@ -117,7 +117,9 @@ cdef class RunTable(RunRows):
             return NONE
         r = self.run(latest)
         if r.state != SKIPPED or r.reason != OVERLAP or r.disposition != disposition or until <= r.due_us or \
-                r.started_us != <int64_t>self.run(blocking).id_high or r.token != <int64_t>self.run(blocking).id_low:
+                r.spec != self.jobs.job(job).spec or r.created_us < self.jobs.job(job).updated_us or \
+                r.started_us != <int64_t>(self.run(blocking).id_high ^ r.id_high) or \
+                r.token != <int64_t>(self.run(blocking).id_low ^ r.id_low):
             return NONE
         self.touch(latest)
         r.due_us = until

@@ -1,6 +1,7 @@
 """Telling somebody without being asked: runs that are not started in time, and occurrences that were not run.
 
-`late_after` marks and counts a run that no worker has so long after its nominal time. `on_missed` names a job to trigger when a misfire
+`late_after` marks and counts a run that no worker has so long after its nominal time (a moved one: after its instant; a backfill is late
+by nature, and never marked). `on_missed` names a job to trigger when a misfire
 leaves occurrences without a run, or when a scheduled run is late: once a turn for each such job, with the cause in the run's headers.
 The run of that job is made whatever its overlap policy says: an alarm is never skipped.
 """
@@ -58,9 +59,10 @@ class Alarms:
             return
         fields = engine.state.runs.gather(rows)
         after = engine.specs.late_after[fields["spec"]]
-        some = (after < NEVER) & _not_started(fields) & (fields["flags"] & LATE_FLAG == 0)
+        some = (after < NEVER) & _not_started(fields) & (fields["flags"] & LATE_FLAG == 0) & (fields["trigger"] != Trigger.BACKFILL)
         if some.any():
-            at = fields["nominal_us"][some] + after[some]
+            moved = fields["disposition"][some] == Disposition.MOVED
+            at = np.where(moved, fields["due_us"][some], fields["nominal_us"][some]) + after[some]
             self.wheel.add(np.ascontiguousarray(rows[some]), -(-at // MS))
 
     def expire(self, engine: Engine) -> None:
@@ -74,7 +76,7 @@ class Alarms:
         engine.record("LATE", {"at": engine.now.wall_us, "run": rows})
         engine.counters["late"] += len(rows)
         for f in engine.state.runs.gather(rows):
-            if f["trigger"] in (Trigger.SCHEDULE, Trigger.BACKFILL):  # an alarm that is late raises no other
+            if f["trigger"] == Trigger.SCHEDULE:  # an alarm that is late raises no other
                 at = int(f["nominal_us"])
                 self._add(engine, int(f["job"]), int(f["spec"]), "late", 1, at, at)
 

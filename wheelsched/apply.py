@@ -74,10 +74,10 @@ class Frame:
         """The frame without some of its jobs."""
         if len(good) == len(self.names):
             return self
-        names, payloads, notes, paused, rows = (
-            [column[i] for i in good] for column in (self.names, self.payloads, self.notes, self.paused, self.rows)
+        return Frame(
+            [self.rows[i] for i in good], self.given, [self.names[i] for i in good], [self.payloads[i] for i in good], self.which[good],
+            self.param[good], [self.notes[i] for i in good], [self.paused[i] for i in good],
         )
-        return Frame(rows, self.given, names, payloads, self.which[good], self.param[good], notes, paused)
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from .views import PutResults
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
 
-__all__ = ["Bulk", "put_many_flow"]
+__all__ = ["Bulk", "definition_key", "put_many_flow"]
 
 _FULL_NAME: Final = re.compile(rf"[A-Za-z0-9._:-]{{1,{NAMESPACE_MAX}}}/[A-Za-z0-9._:/-]{{1,{NAME_MAX}}}", re.ASCII).fullmatch
 _SCALARS: Final = frozenset({str, bytes, float, bool, type(None)})
@@ -121,7 +121,7 @@ class Bulk:
             schedule = _AT
         elif schedule is None:
             raise InvalidArgumentError("schedule: Cron(...), Every(...), At(...) or Manual() is wanted, not None")
-        return name, call, _key(call, schedule, job.policies)
+        return name, call, definition_key(call, schedule, job.policies)
 
     def _payload(self, call: Call) -> bytes:
         """The call's payload. PayloadError names what can't be stored."""
@@ -150,7 +150,7 @@ class Bulk:
         return found
 
 
-def _key(call: Call, schedule: Any, policies: dict[str, Any]) -> Any:
+def definition_key(call: Call, schedule: Any, policies: dict[str, Any]) -> Any:
     """What jobs of the same definition share; types count, since True == 1. What can't be hashed is on its own."""
     parts = [call.task, schedule]
     for values in (call.options, policies):

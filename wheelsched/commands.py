@@ -10,7 +10,7 @@ from . import admin_commands, occurrences, protocol, reads, run_commands
 from .apply import apply, stage
 from .arguments import done, text, whole
 from .errors import FailedPreconditionError, InvalidArgumentError
-from .misfire import SKIP_PAUSED, Catching, owed_after, plan, skip_unattended
+from .misfire import SKIP_PAUSED, Catching, owed_after, plan_unattended, skip_unattended
 from .model import NEVER, NOTE_MAX, JobState, RunState
 from .overlap import cancel_rows
 from .put import job_row, put, put_many
@@ -81,17 +81,18 @@ def resume(engine: Engine, cmd: Incoming) -> bytes:
     fields = engine.state.jobs.gather(rows).copy()
     if fields["state"][0] != JobState.PAUSED:
         return done(engine, cmd, reads.job(engine.state, row))
-    kind = engine.specs.kind[int(fields["spec"][0])]
+    kind, held = engine.specs.kind[int(fields["spec"][0])], engine.state.meta.held_us >= 0
+    policy = catchup or ("latest" if kind == KIND_AT else "skip")
+    if held and policy != "skip" and kind != KIND_AT:
+        raise FailedPreconditionError("all triggering is held: release it first, or resume with catchup skip")
     after = fields["cursor_us"] if kind == KIND_AT else owed_after(engine, fields)
     following = engine.specs.next(fields["spec"].copy(), fields["param_us"].copy(), after)
     if kind == KIND_AFTER:
         following[:] = NEVER
     goes_on = following[0] < NEVER or kind in (KIND_MANUAL, KIND_AFTER)
-    fields["next_us"] = following
     _change(engine, cmd, row, JobState.ACTIVE if goes_on else JobState.FINISHED, int(following[0]), "")
-    if following[0] <= engine.now.wall_us and engine.state.meta.held_us < 0:
-        policy = catchup or ("latest" if kind == KIND_AT else "skip")
-        engine.record_planned(plan(engine, row, fields[0], engine.now.wall_us + 1, Catching(policy, reason=SKIP_PAUSED.reason)))
+    if kind != KIND_AFTER and not (held and kind == KIND_AT):
+        engine.record_planned(plan_unattended(engine, row, fields[0], Catching(policy, reason=SKIP_PAUSED.reason)))
     if kind == KIND_AFTER:
         engine.look_at(rows)
     return done(engine, cmd, reads.job(engine.state, row))

@@ -80,7 +80,7 @@ class Engine:
         self.durations: dict[str, tuple[int, float]] = {}  # task -> (runs measured, moving mean of their run times in microseconds)
         self.missed_before_us = now.wall_us
         self.backfilling: set[int] = set()  # job rows that have open runs of a backfill
-        self.overdue: set[int] = set()  # job rows that have a moved occurrence that waits for its turn
+        self.overdue: set[int] = set()  # job rows that have jittered or moved runs that wait for their turn
         self.alarms = Alarms(now.wall_us // MS)
         self._turns: set[int] = set()  # job rows whose waiting runs may have their turn
         self._housekeeping_us = now.mono_us
@@ -248,8 +248,9 @@ class Engine:
         due.decide(self, rows)
 
     def record_planned(self, rows: list[dict[str, int]]) -> None:
-        """A DUE record of rows that `misfire.plan` made."""
-        due.record(self, as_columns(rows))
+        """A DUE record of rows that `misfire.plan` made, if there are any."""
+        if rows:
+            due.record(self, as_columns(rows))
 
     def taken(self, rows: NDArray[np.uint32], nominal: NDArray[np.int64]) -> NDArray[np.bool_]:
         """For which of these occurrences there is a row already, since the clock went back: in the table or in history."""
@@ -282,18 +283,18 @@ class Engine:
                 continue
             rows = wheel.advance(now_ms, BATCH_MAX)
             if wheel is self.delayed and len(rows):
-                rows = self._not_blocked(rows)
+                rows = self._without_waiting(rows)
             if len(rows):
                 self.record("WAKE", {"at": self.now.wall_us, "run": rows})
                 self.effects.lags.append(("queued", self.state.runs.gather(rows)["due_us"]))
         workers.expire_leases(self)
         run_commands.expire_waiters(self)
 
-    def _not_blocked(self, rows: NDArray[np.uint32]) -> NDArray[np.uint32]:
-        """The runs whose instant has come, without moved occurrences of busy jobs: they get their turn later."""
-        blocked = overlap.moved_and_blocked(self, rows)
-        self.overdue.update(self.state.runs.gather(rows[blocked])["job"].tolist())
-        return rows[~blocked]
+    def _without_waiting(self, rows: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """The runs whose instant has come, without those of busy jobs: they get their turn later."""
+        wait = overlap.must_wait(self, rows)
+        self.overdue.update(self.state.runs.gather(rows[wait])["job"].tolist())
+        return rows[~wait]
 
     def turn_of(self, rows: NDArray[np.uint32]) -> None:
         """Runs have ended: jobs that have others waiting for their turn, or that count from here, come to the next look."""

@@ -25,10 +25,9 @@ from .errors import InvalidArgumentError
 from .forecast_answer import HOUR_US, drain_us, peak_of, what_if
 from .forecast_lines import DELAYED, RETRY, Census, Window
 from .forecast_walk import UNLIMITED, WALK, Walk
+from .jitter import jitter
 from .model import MS, NEVER, US, display_name, format_duration
 from .schedules import KIND_EVERY, KIND_UNION
-from .jitter import jitter
-from .workers import durations
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -93,7 +92,7 @@ class Forecast:
         self._names = names if len(names) <= most else [*names[: most - 1], OTHERS]
         self._row = np.minimum(np.arange(max(len(names), 1)), max(len(self._names) - 1, 0)).astype(np.uint32)
         self._starts = np.zeros((max(len(self._names), 1), self.window.buckets), np.int64)
-        measured = durations(self._engine)
+        measured = self._engine.durations
         count = sum(n for n, _ in measured.values())
         mean = sum(n * us for n, us in measured.values()) / count if count else 0.0
         self._mean = np.array([measured[task][1] if task in measured else mean for task in self._known.tasks] or [0.0], np.float64)
@@ -265,7 +264,7 @@ class Forecast:
 
     def _drain(self, peak: dict[str, int] | None) -> dict[str, Any]:
         """How long after the begin of the peak's bucket everything that started is done, by the mean run time of each task."""
-        state, measured = self._engine.state, durations(self._engine)
+        state, measured = self._engine.state, self._engine.durations
         workers = len(state.workers)
         names = dict(zip(self._known.tasks, self._mean.tolist(), strict=False))
         waiting = sum(

@@ -81,8 +81,9 @@ def plan(engine: Engine, job: int, fields: Any, before_us: int, catching: Catchi
     owed = int(owed_after(engine, fields))
     begin = min(first, owed + 1) if specs.calendar[spec] else first
     spans, excluded = free_and_excluded(specs, spec, param, begin - 1, before_us - 1)
-    ends = [span.last for span in spans + excluded]
     entries = [Entry(span, Disposition.SKIPPED, Reason.CALENDAR) for span in excluded]
+    entries += changed_away(specs, spec, param, min(owed, first), before_us - 1)
+    last = max((span.last for span in [*spans, *(e.span for e in entries)]), default=-1)
     spans, special = _exceptions(engine, job, spec, param, spans)
     entries += special
     if catching.window_us is not None:
@@ -90,8 +91,6 @@ def plan(engine: Engine, job: int, fields: Any, before_us: int, catching: Catchi
         entries += [Entry(span, Disposition.SKIPPED, Reason.WINDOW) for span in old]
     chosen, folded = _choose(engine, spec, param, spans, catching)
     entries += folded
-    last = max(ends, default=-1)
-    entries += changed_away(specs, spec, param, min(owed, first), last)
     following = specs.next_one(spec, param, before_us - 1)
     runs, following, limited = _limit(engine, spec, fields, chosen, following)
     entries += limited
@@ -192,17 +191,24 @@ def skip_unattended(engine: Engine, row: int) -> None:
     A command is about to end that pause or to change its definition.
     """
     settle(engine, row)
-    rows = np.array([row], np.uint32)
-    fields = engine.state.jobs.gather(rows)
-    state = fields["state"][0]
-    held = state == JobState.ACTIVE and engine.state.meta.held_us >= 0
-    if not (held or (state == JobState.PAUSED and engine.specs.kind[fields["spec"][0]] not in (KIND_AT, KIND_AFTER))):
-        return
-    if not held:
-        fields["next_us"] = engine.specs.next(fields["spec"].copy(), fields["param_us"].copy(), owed_after(engine, fields))
-    if fields["next_us"][0] <= engine.now.wall_us:
-        planned = plan(engine, row, fields[0], engine.now.wall_us + 1, SKIP_PAUSED)
-        engine.record_planned([p | {"job_state": state} | ({} if held else {"next": NEVER}) for p in planned])
+    fields = engine.state.jobs.gather(np.array([row], np.uint32))[0]
+    state, kind = fields["state"], engine.specs.kind[int(fields["spec"])]
+    if state == JobState.PAUSED and kind not in (KIND_AT, KIND_AFTER):
+        planned = plan_unattended(engine, row, fields, SKIP_PAUSED)
+        engine.record_planned([p | {"job_state": state, "next": NEVER} for p in planned])
+    elif state == JobState.ACTIVE and engine.state.meta.held_us >= 0:
+        engine.record_planned(plan_unattended(engine, row, fields, SKIP_PAUSED))
 
 
-__all__ = ["SKIP_PAUSED", "Catching", "appended", "as_columns", "ledger_rows", "owed_after", "plan", "settle", "skip_unattended"]
+def plan_unattended(engine: Engine, row: int, fields: Any, catching: Catching) -> list[dict[str, int]]:
+    """Rows for all that a paused or held job owes up to now, what calendars and zone changes took away included; none if it owes nothing."""
+    specs, spec, param, now = engine.specs, int(fields["spec"]), int(fields["param_us"]), engine.now.wall_us
+    owed = int(owed_after(engine, fields))
+    fields = fields.copy()
+    fields["next_us"] = first = min(int(fields["next_us"]), specs.one(spec, param, owed))
+    if first > now and not changed_away(specs, spec, param, owed, now):
+        return []
+    return plan(engine, row, fields, now + 1, catching)
+
+
+__all__ = ["SKIP_PAUSED", "Catching", "appended", "as_columns", "ledger_rows", "owed_after", "plan", "plan_unattended", "settle", "skip_unattended"]

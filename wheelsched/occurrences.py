@@ -10,6 +10,7 @@ from . import reads, records
 from .arguments import done
 from .errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, ResourceExhaustedError
 from .ids import scheduled_run_id
+from .misfire import owed_after
 from .model import BACKFILL_MAX, MS, NEVER, Event, JobState, RunState, Trigger
 from .overlap import backfill_wait
 from .put import job_row
@@ -41,6 +42,8 @@ def _coming(engine: Engine, row: int, at: int) -> None:
         raise FailedPreconditionError(f"the job has no occurrence at {clock(at)}{near}")
     if at <= max(engine.now.wall_us, int(fields["cursor_us"])):
         raise FailedPreconditionError(f"the occurrence at {clock(at)} is decided already; `why` tells how")
+    if engine.taken(np.array([row], np.uint32), np.array([at], np.int64))[0] and (row, at) not in engine.state.exceptions:
+        raise FailedPreconditionError(f"the occurrence at {clock(at)} has a run already, made before the clock was set back; `why` names it")
     to = engine.state.exceptions.get((row, at))
     if to is not None and to != SKIP:
         run_id = scheduled_run_id(engine.state.jobs.names(np.array([row], np.uint32))[0], at).hex()
@@ -104,6 +107,7 @@ def _make(engine: Engine, cmd: Incoming, row: int, times: list[int], trigger: Tr
         "state": np.full(n, RunState.SCHEDULED, np.uint8), "payload": records.Blobs([b""] * n), "key": [],
     })
     engine.counters["created"] += n
+    engine.alarms.watch(engine, made)
     return made
 
 
@@ -139,6 +143,10 @@ def _range(engine: Engine, fields: Any, args: dict[str, Any]) -> list[int]:
     if until > engine.now.wall_us:
         raise InvalidArgumentError("a backfill is about the past: until is still to come; what is to come fires by itself")
     spec, param = int(fields["spec"]), int(fields["param_us"])
+    decided = int(owed_after(engine, fields))
+    if until > decided and (fields["state"] == JobState.PAUSED or engine.state.meta.held_us >= 0):
+        since = Clock(engine, spec)(decided)
+        raise FailedPreconditionError(f"the job is paused or held: what comes due after {since} is not decided yet; end the range there")
     if engine.specs.kind[spec] in (KIND_MANUAL, KIND_AFTER):
         raise FailedPreconditionError("this job has no fixed times to be filled in: trigger it")
     total = engine.specs.counted(spec, param, since - 1, until)[0]

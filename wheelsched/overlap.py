@@ -53,6 +53,7 @@ def make_room(engine: Engine, row: int, spec: int) -> int:
     fields = engine.state.runs.gather(members)
     own = (fields["trigger"] != Trigger.BACKFILL) & (fields["state"] <= RunState.RETRY_WAIT)
     waiting = own & (fields["state"] == RunState.SCHEDULED) & (fields["trigger"] == Trigger.SCHEDULE)
+    waiting &= fields["disposition"] != Disposition.MOVED
     folded = int(waiting.sum() + fields["missed"][waiting].sum())
     if waiting.any():
         supersede(engine, members[waiting], Disposition.COALESCED, Reason.OVERLAP)
@@ -108,18 +109,25 @@ def take_turns(engine: Engine, jobs: list[int]) -> None:
         after_completion(engine, np.array(idle, np.uint32))
 
 
-def moved_and_blocked(engine: Engine, rows: NDArray[np.uint32]) -> NDArray[np.bool_]:
-    """Which of these runs, whose instant has come, must wait for their turn: moved occurrences of busy jobs."""
+def must_wait(engine: Engine, rows: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    """Which of these runs, whose instant has come, wait for their turn: jittered or moved occurrences of jobs that are busy meanwhile."""
     fields = engine.state.runs.gather(rows)
     jobs = engine.state.jobs.gather(np.ascontiguousarray(fields["job"]))
     limit = np.where(engine.specs.overlap[jobs["spec"]] == OVERLAP_ALLOW, engine.specs.overlap_max[jobs["spec"]], 1)
-    return np.asarray((fields["disposition"] == Disposition.MOVED) & (jobs["active"] >= limit), np.bool_)
+    own = fields["trigger"] == Trigger.SCHEDULE
+    wait = own & (jobs["active"] >= limit)
+    woken: dict[int, int] = {}
+    for i in np.flatnonzero(own & ~wait & (jobs["waiting"] + jobs["active"] + np.uint32(1) > limit)).tolist():  # several of one job
+        job = int(fields["job"][i])
+        woken[job] = woken.get(job, 0) + 1
+        wait[i] = jobs["active"][i] + woken[job] > limit[i]
+    return np.asarray(wait, np.bool_)
 
 
 def _woken(engine: Engine, job: int, members: NDArray[np.uint32], fields: Any) -> list[int]:
     """Rows of one job that have their turn now: its own by nominal time, then those of a backfill in its direction."""
-    moved = (fields["disposition"] == Disposition.MOVED) & (fields["due_us"] <= engine.now.wall_us)
-    waiting = np.flatnonzero((fields["state"] == RunState.SCHEDULED) & ((fields["due_us"] < 0) | moved))
+    overdue = (fields["trigger"] == Trigger.SCHEDULE) & (fields["due_us"] <= engine.now.wall_us)
+    waiting = np.flatnonzero((fields["state"] == RunState.SCHEDULED) & ((fields["due_us"] < 0) | overdue))
     if not len(waiting):
         return []
     backfill = fields["trigger"] == Trigger.BACKFILL
@@ -151,7 +159,7 @@ def after_completion(engine: Engine, rows: NDArray[np.uint32]) -> None:
     if not due.any():
         return
     rows, fields, spec = rows[due], fields[due], spec[due]
-    at = np.maximum(whole_ms(engine.now.wall_us) + engine.specs.a[spec], fields["cursor_us"] + 1_000)
+    at = np.maximum(whole_ms(engine.now.wall_us) + engine.specs.a[spec], np.maximum(fields["cursor_us"] + 1_000, engine.specs.start[spec]))
     following = engine.specs.next(spec, at, at - 1)
     engine.record("RETIME", {
         "at": engine.now.wall_us, "job": rows, "next": following, "cursor": fields["cursor_us"].copy(), "param": at,
@@ -160,4 +168,4 @@ def after_completion(engine: Engine, rows: NDArray[np.uint32]) -> None:
     engine.arm_jobs(rows, following)
 
 
-__all__ = ["after_completion", "backfill_wait", "cancel_rows", "make_room", "moved_and_blocked", "only_backfill", "supersede", "take_turns"]
+__all__ = ["after_completion", "backfill_wait", "cancel_rows", "make_room", "must_wait", "only_backfill", "supersede", "take_turns"]

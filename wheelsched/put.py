@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .turn import Incoming
 
 _NO_ROW: Final = 0xFFFFFFFF
+OUTSIDE: Final = "at: the instant is outside start and end, so it could never fire; change one of them"
 SPECS_MAX: Final = 2**24
 UNCHANGED, CREATED, UPDATED = 0, 1, 2
 _RESULTS: Final = ("unchanged", "created", "updated")
@@ -120,7 +121,8 @@ def kept_anchors(engine: Engine, rows: NDArray[np.uint32], spec: NDArray[np.uint
         param[old[keep]] = fields["param_us"][keep]
         kept[old[keep]] = True
     first = delay & ~kept
-    param[first] = np.where(param[first] == NEVER, now, param[first]) + a[spec[first]]
+    delayed = np.where(param[first] == NEVER, now, param[first]) + a[spec[first]]
+    param[first] = np.maximum(delayed, engine.specs.start[spec[first]])
     param[grid & (param == NEVER)] = now
     return param
 
@@ -141,7 +143,7 @@ def first_next(engine: Engine, rows: NDArray[np.uint32], spec: NDArray[np.uint32
         was_paused[old] = fields["state"] == JobState.PAUSED
     after = np.where(kind == KIND_AT, cursor, np.maximum(cursor, engine.now.wall_us))
     delay = (kind == KIND_AFTER) & (param <= after)  # its run is under way, or it was: the next time counts from now
-    param[delay] = whole_ms(engine.now.wall_us) + engine.specs.a[spec[delay]]
+    param[delay] = np.maximum(whole_ms(engine.now.wall_us) + engine.specs.a[spec[delay]], engine.specs.start[spec[delay]])
     following = engine.specs.next(spec, param, after)
     following[fired >= engine.specs.max_runs[spec]] = NEVER
     state = np.where((following == NEVER) & (kind != KIND_MANUAL), JobState.FINISHED, JobState.ACTIVE).astype(np.uint8)
@@ -215,6 +217,12 @@ def put_jobs(engine: Engine, cmd: Incoming, names: list[bytes], payloads: list[b
     return result
 
 
+def outside(engine: Engine, spec: NDArray[np.uint32], param: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which one-time jobs could never fire, since their instant is before start or after end."""
+    specs = engine.specs
+    return np.asarray((specs.kind[spec] == KIND_AT) & ((param < specs.start[spec]) | (param > specs.end[spec])), np.bool_)
+
+
 def replace_waiting(engine: Engine, row: int, spec: int, param: int) -> None:
     """A new schedule is effective at once: recorded occurrences of the old one that only waited give their place to it."""
     fields = engine.state.jobs.gather(np.array([row], np.uint32))[0]
@@ -255,6 +263,8 @@ def put(engine: Engine, cmd: Incoming) -> bytes:
     spec = spec_number(engine, args.get("given"), name)
     if engine.specs.kind[spec] == KIND_AT and param == NEVER:
         raise ScheduleError("at: param_us, the instant, is wanted")
+    if outside(engine, np.array([spec], np.uint32), np.array([param], np.int64))[0]:
+        raise ScheduleError(OUTSIDE)
     note = text(args, "note", NOTE_MAX)
     result = put_jobs(
         engine, cmd, [name.encode()], [payload], np.array([spec], np.uint32), np.array([param], np.int64), [[0, note]] if note else [],
@@ -296,6 +306,7 @@ def put_many(engine: Engine, cmd: Incoming) -> bytes:
     if not faults:
         missing = (engine.specs.kind[spec] == KIND_AT) & (param == NEVER)
         faults += [[i, "at: param_us, the instant, is wanted"] for i in np.flatnonzero(missing).tolist()]
+        faults += [[i, OUTSIDE] for i in np.flatnonzero(~missing & outside(engine, spec, param)).tolist()]
     if faults:
         raise InvalidArgumentError(f"job {faults[0][0]} of the frame: {faults[0][1]} (nothing was stored)", jobs=faults[:100])
     param = np.where(param == NEVER, NEVER, -(-param // MS) * MS)

@@ -59,8 +59,9 @@ def run_fields(f: dict[str, int], name: str, task: str, queue: str, result: byte
     waiting = (state in {_SCHEDULED, _RETRY_WAIT}) and due >= 0
     skipped = state == _SKIPPED
     started, blocking = f["started_us"], None
-    if skipped:  # a row that an open run blocked holds that run's id in these places
-        blocking = f"{started & _64:016x}{token & _64:016x}" if token else None
+    if skipped:  # a row that an open run blocked holds that run's id, XOR its own, in these places
+        if started:
+            blocking = f"{(started & _64) ^ f['id_high']:016x}{(token & _64) ^ f['id_low']:016x}"
         started = token = 0
     if spent and (not attempts or attempts[-1]["attempt"] != spent):
         attempts.append(_attempt(spent, token, worker, f["started_us"], f["ended_us"], f["outcome"], ended))

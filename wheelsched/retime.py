@@ -12,10 +12,10 @@ import numpy as np
 
 from . import records
 from .cron import parse
-from .misfire import ledger_rows
+from .misfire import ledger_rows, owed_after
 from .model import NEVER, Disposition, JobState, Reason, RunState
 from .schedules import KIND_AFTER, KIND_AT, KIND_MANUAL, ScheduleTable
-from .spans import Entry, Span
+from .spans import Entry, Span, changed_away
 from .tzif import Zone, Zones
 
 if TYPE_CHECKING:
@@ -93,8 +93,7 @@ class _Moved:
         planned: list[dict[str, int]] = []
         for i in np.flatnonzero(jobs["cursor_us"] >= 0).tolist():
             planned += self._pass_by(int(rows[i]), jobs[i], int(following[i]))
-        if planned:
-            engine.record_planned(planned)
+        engine.record_planned(planned)
         listed = rows[:LISTED_MAX]
         engine.record("TZDIFF", {
             "at": engine.now.wall_us, "old": old_version, "new": new_version, "total": len(rows),
@@ -159,11 +158,14 @@ def clock_back(engine: Engine, item: ClockBack) -> None:
     rows = np.array(engine.state.jobs.slots(), np.uint32)
     jobs = engine.state.jobs.gather(rows)
     grid = ~engine.specs.once(jobs["spec"]) if len(rows) else np.zeros(0, np.bool_)
-    ahead = (jobs["cursor_us"] > now) | ((jobs["updated_us"] > now) & (jobs["state"] == JobState.ACTIVE) & grid)
+    _delays_back(engine, rows, jobs)
+    wrong = (jobs["updated_us"] > now) & ((jobs["state"] == JobState.ACTIVE) | (jobs["state"] == JobState.FINISHED)) & grid
+    ahead = (jobs["cursor_us"] > now) | wrong
     rows, jobs = rows[ahead], jobs[ahead]
     cursor = np.minimum(jobs["cursor_us"], now)
     following = engine.specs.next(jobs["spec"].copy(), jobs["param_us"].copy(), np.full(len(rows), now, np.int64))
-    live = (jobs["state"] == JobState.ACTIVE) | ((jobs["state"] == JobState.FINISHED) & (following < NEVER))
+    left = (following < NEVER) & (jobs["fired"] < engine.specs.max_runs[jobs["spec"]])
+    live = (jobs["state"] == JobState.ACTIVE) | ((jobs["state"] == JobState.FINISHED) & left)
     following[~live] = NEVER
     blocked = [(engine.state.jobs.find_key(key), at) for key, at in item.fired]
     blocked = [(job, at) for job, at in blocked if job is not None]
@@ -176,6 +178,21 @@ def clock_back(engine: Engine, item: ClockBack) -> None:
     engine.missed_before_us = min(engine.missed_before_us, now)
 
 
+def _delays_back(engine: Engine, rows: NDArray[np.uint32], jobs: Any) -> None:
+    """Delays after completion that were counted on the wrong clock count from now."""
+    delay = engine.specs.a[jobs["spec"]]
+    wrong = (engine.specs.kind[jobs["spec"]] == KIND_AFTER) & (jobs["state"] == JobState.ACTIVE) & (jobs["next_us"] < NEVER)
+    wrong &= jobs["param_us"] > np.maximum(engine.now.wall_us + delay + 1_000, engine.specs.start[jobs["spec"]])
+    if wrong.any():
+        some, never = rows[wrong], np.full(int(wrong.sum()), NEVER, np.int64)
+        engine.record("RETIME", {
+            "at": engine.now.wall_us, "job": some, "next": never, "cursor": jobs["cursor_us"][wrong].copy(),
+            "param": jobs["param_us"][wrong].copy(), "state": jobs["state"][wrong].copy(),
+        })
+        engine.arm_jobs(some, never)
+        engine.look_at(some)
+
+
 def _withdraw(engine: Engine, now: int) -> None:
     """Dispositions beyond the new now that are not runs are decided again when their time comes."""
     rows = engine.state.runs.peek(1, 2**31)
@@ -186,11 +203,22 @@ def _withdraw(engine: Engine, now: int) -> None:
         return
     until, count = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.uint32)
     for i in np.flatnonzero(fields["nominal_us"] <= now).tolist():
-        f = fields[i]
-        param = int(engine.state.jobs.gather(np.array([f["job"]], np.uint32))["param_us"][0])
-        n, _, last = engine.specs.counted(int(f["spec"]), param, int(f["nominal_us"]) - 1, now)
-        until[i], count[i] = (last, n) if n else (f["nominal_us"], 1)
+        until[i], count[i] = _up_to(engine, fields[i], now)
     engine.record("WITHDRAW", {"at": now, "run": rows, "until": until, "count": count})
+
+
+def _up_to(engine: Engine, f: Any, now: int) -> tuple[int, int]:
+    """(end, count) of what is left of a range that begins before now and ends after it."""
+    job = engine.state.jobs.gather(np.array([f["job"]], np.uint32))[0]
+    if job["updated_us"] > f["created_us"]:  # of an older definition, which is owed nothing any more
+        return int(f["due_us"]), int(f["count"])
+    spec, param, first = int(f["spec"]), int(job["param_us"]), int(f["nominal_us"])
+    if f["reason"] in (Reason.DST_GAP, Reason.DST_OVERLAP):
+        kept = [e.span for e in changed_away(engine.specs, spec, param, first - 1, now) if e.reason == f["reason"]]
+        n, last = sum(span.n for span in kept), max((span.last for span in kept), default=first)
+    else:
+        n, _, last = engine.specs.counted(spec, param, first - 1, now)
+    return (last, n) if n else (first, 1)
 
 
 # Calendars
@@ -208,7 +236,8 @@ def calendar_changed(engine: Engine, name: str) -> int:
     again = (jobs["state"] == JobState.ACTIVE) & ~np.isin(engine.specs.kind[jobs["spec"]], (KIND_AT, KIND_MANUAL, KIND_AFTER))
     if again.any():
         some = jobs[again]
-        base = np.maximum(some["cursor_us"], engine.now.wall_us)
+        held = engine.state.meta.held_us >= 0  # what came due meanwhile is decided on release
+        base = owed_after(engine, some) if held else np.maximum(some["cursor_us"], engine.now.wall_us)
         following = engine.specs.next(some["spec"].copy(), some["param_us"].copy(), base)
         retime(engine, rows[again], some, following)
         engine.arm_jobs(rows[again], following)

@@ -18,6 +18,7 @@ from .model import (
     KEY_MAX,
     MS,
     NEVER,
+    Disposition,
     Event,
     JobState,
     RunState,
@@ -65,7 +66,8 @@ def trigger(engine: Engine, cmd: Incoming) -> bytes:
 def _blocking(engine: Engine, row: int) -> str:
     members = np.array(engine.state.runs.of_job(row), np.uint32)
     fields = engine.state.runs.gather(members)
-    open_rows = members[fields["state"] <= RunState.RETRY_WAIT]
+    waits_elsewhere = (fields["state"] == RunState.SCHEDULED) & (fields["disposition"] == Disposition.MOVED)
+    open_rows = members[(fields["state"] <= RunState.RETRY_WAIT) & ~waits_elsewhere]
     return engine.state.runs.text_id(int(open_rows[-1]))
 
 
@@ -87,7 +89,8 @@ def _new_run(engine: Engine, cmd: Incoming, job: int, name: bytes, spec: int, ki
     })
     engine.counters["created"] += 1
     if state == RunState.SCHEDULED and due >= 0:
-        engine.delayed.add(rows, np.array([-(-due // MS)], np.int64))
+        engine.arm_delayed(rows, np.array([due], np.int64))
+    engine.alarms.watch(engine, rows)
     return done(engine, cmd, reads.run(engine.state, int(rows[0]), engine.running))
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
 
+from .bulk import definition_key
 from .definition import POLICIES, given_from_api
 from .errors import FailedPreconditionError, InternalError, InvalidArgumentError, WheelschedError
 from .model import FRAME_JOBS_MAX, MS, NEVER, NOTE_MAX, Call, Job, format_duration, parse_job_name, to_datetime
@@ -26,6 +27,7 @@ __all__ = ["Applied", "apply_flow", "check_job", "schedule_text", "schedule_word
 _FRAME_ROOM: Final = FRAME_MAX - 1_024  # the rest of the frame: verb, keys, lengths
 _ROW_ROOM: Final = 4 + 8 + 3 + 5 + 5 + 1  # columns, the heads of name, payload and note, and `paused`
 _FAULTS_MAX: Final = 1_000
+_CACHE_MAX: Final = 10_000
 _TRIES: Final = 5
 _API_NAMES: Final = {key: name for name, (key, _) in POLICIES.items()}
 
@@ -61,10 +63,14 @@ class Applied:
         return out
 
 
-def check_job(job: Any) -> tuple[str, dict[str, Any], int, bytes, str, bool | None]:
-    """(name, given, param_us, payload, note, paused) of a job for `apply`, whose policies may have `note` and `paused`.
+_Checked = tuple[str, dict[str, Any], bytes, int, bytes, str, bool | None]
+_Cache = dict[Any, tuple[dict[str, Any], bytes, int]]
 
-    InvalidArgumentError and PayloadError for the first thing that is wrong.
+
+def check_job(job: Any, cache: _Cache | None = None) -> _Checked:
+    """(name, given, the same packed, param_us, payload, note, paused) of a job for `apply`, whose policies may have `note` and `paused`.
+
+    `cache` keeps what jobs of one definition share. InvalidArgumentError and PayloadError for the first thing that is wrong.
     """
     if not isinstance(job, Job):
         raise InvalidArgumentError(f"apply takes Job(name, call, schedule, ...), not {type(job).__name__}")
@@ -80,8 +86,14 @@ def check_job(job: Any) -> tuple[str, dict[str, Any], int, bytes, str, bool | No
     if job.schedule is None:
         raise InvalidArgumentError("schedule: Cron(...), Every(...), At(...) or Manual() is wanted, not None")
     name = parse_job_name(job.name)
-    given, param_us = given_from_api(job.call, job.schedule, policies)
-    return name, given, param_us, encode_payload(job.call.args, job.call.kwargs), note, paused
+    key = definition_key(job.call, job.schedule, policies)
+    found = None if cache is None else cache.get(key)
+    if found is None:
+        given, param_us = given_from_api(job.call, job.schedule, policies)
+        found = given, msgpack.packb(given, use_bin_type=True), param_us
+        if cache is not None and len(cache) < _CACHE_MAX:
+            cache[key] = found
+    return name, *found, encode_payload(job.call.args, job.call.kwargs), note, paused
 
 
 class _Frame:
@@ -98,10 +110,9 @@ class _Frame:
         self.paused: list[bool | None] = []
         self.room = _FRAME_ROOM
 
-    def add(self, checked: tuple[str, dict[str, Any], int, bytes, str, bool | None]) -> bool:
+    def add(self, checked: _Checked) -> bool:
         """Take a job; False when there is no room for it."""
-        name, given, param_us, payload, note, paused = checked
-        packed: bytes = msgpack.packb(given, use_bin_type=True)
+        name, given, packed, param_us, payload, note, paused = checked
         need = len(name) + len(payload) + 4 * len(note) + _ROW_ROOM + (0 if packed in self.rows else len(packed))
         if self.names and (need > self.room or len(self.names) == FRAME_JOBS_MAX):
             return False
@@ -132,9 +143,10 @@ def _frames(jobs: Iterable[Job]) -> tuple[list[dict[str, Any]], int]:
     """All frames, and how many jobs are in them. InvalidArgumentError with every job that is wrong in detail["jobs"]."""
     frames, frame, n = [], _Frame(), 0
     faults: list[list[Any]] = []
+    cache: _Cache = {}
     for job in jobs:
         try:
-            checked = check_job(job)
+            checked = check_job(job, cache)
         except WheelschedError as e:
             faults.append([n, f"job {str(getattr(job, 'name', '?'))[:200]!r}: {e.message}"])
         else:
@@ -175,10 +187,12 @@ def apply_flow(
             while window:
                 yield "finish", window.popleft()
             handle = yield "start", Ask("apply", {**args, "batch": batch}, lambda result: _applied(result, dry_run=dry_run))
-            return (yield "finish", handle)
+            applied: Applied = yield "finish", handle
         except FailedPreconditionError as e:
             if "staged" not in e.detail or not left:
                 raise
+        else:
+            return applied
         finally:
             for handle in window:
                 yield "drop", handle

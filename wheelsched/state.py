@@ -19,7 +19,7 @@ from ._runs import FINISHED, RunTable
 from .changes import NO_SPEC, Changes
 from .errors import CorruptJournalError
 from .ids import job_key
-from .model import TRANSITIONS, Event, JobState, Trigger
+from .model import TRANSITIONS, Event, JobState, RunState, Trigger
 from .records import decode, decode_fields, encode_fields
 
 if TYPE_CHECKING:
@@ -238,7 +238,8 @@ class State:
     def _fold(self, f: dict[str, Any]) -> None:
         if self.meta.recheck_us >= 0:  # after the clock went back: what leaves the table must still block its nominal time
             fields = self.runs.gather(self.runs.peek(FINISHED, f["count"]))
-            fields = fields[(fields["trigger"] == Trigger.SCHEDULE) & (fields["nominal_us"] <= self.meta.recheck_us)]
+            runs = (fields["trigger"] <= Trigger.BACKFILL) & (fields["state"] != RunState.SKIPPED)
+            fields = fields[runs & (fields["nominal_us"] <= self.meta.recheck_us)]
             if len(fields):
                 ahead = fields["nominal_us"] > self.jobs.gather(np.ascontiguousarray(fields["job"]))["cursor_us"]
                 self.meta.blocked |= dict.fromkeys(zip(fields["job"][ahead].tolist(), fields["nominal_us"][ahead].tolist(), strict=True))
@@ -260,6 +261,7 @@ class State:
         self.jobs.remove(f["job"])
 
     def _clock(self, f: dict[str, Any]) -> None:
+        self.meta.recheck_us = max(self.meta.recheck_us, self.meta.at_us)  # nothing later was decided
         if len(f["job"]):
             self.meta.recheck_us = max(self.meta.recheck_us, int(self.jobs.gather(f["job"])["cursor_us"].max()))
         self.jobs.set(f["job"], f["state"], f["next"], f["cursor"], -1)

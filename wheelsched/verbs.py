@@ -309,7 +309,9 @@ class Verbs(Generic[R]):
         total = checked_limit(limit)
         return lambda: Pages("dead", args, total, self._make_run)
 
-    def apply(self, jobs: Iterable[Job], prune: Any, dry_run: Any, calendars: Mapping[str, Any]) -> Generator[tuple[str, Any], Any, Applied]:
+    def apply(
+        self, jobs: Iterable[Job], prune: Any, dry_run: Any, calendars: Mapping[str, Any]
+    ) -> Generator[tuple[str, Any], Any, Applied]:
         """Put many jobs and calendars in one commit; the steps of `apply_flow`."""
         return apply_flow(lambda: next(self._batches), jobs, prune, dry_run, calendars)
 

@@ -16,6 +16,7 @@ import numpy as np
 from . import protocol
 from .definition import check_announced
 from .errors import FailedPreconditionError, InvalidArgumentError
+from .misfire import skip_unattended
 from .model import (
     BATCH_MAX,
     HEARTBEAT_US,
@@ -258,15 +259,9 @@ def finish(engine: Engine, cmd: Incoming) -> bytes:
     return protocol.encode_ok(cmd.request.id, {"verdict": answer.tobytes()})
 
 
-def durations(engine: Engine) -> dict[str, tuple[int, float]]:
-    """Task -> (how many runs were measured, moving mean of their run times in microseconds). Soft: a restart forgets it."""
-    found: dict[str, tuple[int, float]] = vars(engine).setdefault("durations", {})
-    return found
-
-
 def _measure(engine: Engine, spec: NDArray[np.uint32], took: NDArray[np.int64]) -> None:
-    """Add the run times of ended attempts (microseconds) to the means of their tasks."""
-    means = durations(engine)
+    """Add the run times of ended attempts (microseconds) to the means of their tasks. Soft state: a restart forgets it."""
+    means = engine.durations
     numbers, which = np.unique(spec, return_inverse=True)
     total, count = np.bincount(which, took), np.bincount(which)
     for number, us, n in zip(numbers.tolist(), total.tolist(), count.tolist(), strict=True):
@@ -321,10 +316,14 @@ def _pause_failing(engine: Engine, jobs: NDArray[np.uint32]) -> None:
     stop = (wanted > 0) & (fields["failures"] >= wanted) & (fields["state"] == JobState.ACTIVE)
     if stop.any():
         rows, wanted = jobs[stop], wanted[stop]
+        for row in rows.tolist():
+            engine.decide_job(row)
+            skip_unattended(engine, row)
+        fields = engine.state.jobs.gather(rows)
         never = np.full(len(rows), NEVER, np.int64)
         engine.record("JOBS", {
             "at": engine.now.wall_us, "uid": SERVER_UID, "job": rows, "state": np.full(len(rows), JobState.PAUSED, np.uint8), "next": never,
-            "cursor": fields["cursor_us"][stop].copy(),
+            "cursor": fields["cursor_us"].copy(),
             "note": [
                 [i, f"paused by pause_after: {n} dead runs one after another; resume it when the cause is gone"]
                 for i, n in enumerate(wanted.tolist())

@@ -33,7 +33,8 @@ _FIELDS: Final = ("minute", "hour", "day_of_week", "day_of_month", "month_of_yea
 _SPANS: Final = ("days", "seconds", "microseconds", "milliseconds", "minutes", "hours", "weeks")
 _OPTIONS: Final = {
     "routing_key": "queues are by name: --queue", "exchange": "queues are by name: --queue", "priority": "the numbers differ: --priority",
-    "expires": "a run waits for a worker as long as it takes", "countdown": "a start is put off by jitter, or by another schedule", "eta": "a job has a schedule",
+    "expires": "a run waits for a worker as long as it takes",
+    "countdown": "a start is put off by jitter, or by another schedule", "eta": "a job has a schedule",
 }
 _BOUNDS: Final = {"minute": (0, 59), "hour": (0, 23), "day_of_week": (0, 6), "day_of_month": (1, 31), "month_of_year": (1, 12)}
 _OPERATORS: Final[dict[type, Callable[[Any, Any], Any]]] = {
@@ -88,17 +89,17 @@ class _Reader:
 
     def read(self, tree: ast.Module) -> None:
         found: list[tuple[str, ast.expr, ast.AST]] = []
-        for node in tree.body:
-            if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-                self.names[node.targets[0].id] = node.value
+        for top in tree.body:
+            if isinstance(top, ast.Assign) and len(top.targets) == 1 and isinstance(top.targets[0], ast.Name):
+                self.names[top.targets[0].id] = top.value
         for node in ast.walk(tree):
             found += _settings(node)
-        for name, value, node in found:
+        for name, value, where in found:
             if name in _ZONES:
-                self.zone(value, node)
-        for name, value, node in found:
+                self.zone(value, where)
+        for name, value, where in found:
             if name in _SCHEDULES:
-                self.table(value, getattr(node, "lineno", 1))
+                self.table(value, getattr(where, "lineno", 1))
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_periodic_task":
                 why = "add_periodic_task runs code to make its schedule: write it as an entry of beat_schedule, or `job put` it"
@@ -197,7 +198,7 @@ class _Reader:
             self.tell(node.lineno, "dropped", f"{name}: options", "they are no dictionary that is written out")
             return
         for key, value in zip(node.keys, node.values, strict=True):
-            label = key.value if isinstance(key, ast.Constant) else "**"
+            label = str(key.value) if isinstance(key, ast.Constant) else "**"
             try:
                 plain = self.value(value)
             except _UnknownError as e:
@@ -208,7 +209,7 @@ class _Reader:
             elif label == "expires" and isinstance(plain, int | float | timedelta) and "expires_after" not in UNIMPLEMENTED:
                 policies["expires_after"] = plain
             else:
-                why = _OPTIONS.get(str(label), "it has no meaning for a job")
+                why = _OPTIONS.get(label, "it has no meaning for a job")
                 self.tell(value.lineno, "dropped", f"{name}: options {label}={plain!r}", why)
 
     def schedule(self, node: ast.expr, notes: list[str]) -> Any:

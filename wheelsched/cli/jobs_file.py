@@ -232,7 +232,7 @@ class _Reader:
         call = None if meant & _CALLS else self.attempt(path, lambda: self.call(path, table))
         schedule = None if meant & set(_KINDS) else self.attempt(path, lambda: self.schedule(path, table))
         own = self.policies(path, table) | {key: table[key] for key in _OWN if key in table}
-        if len(self.out.faults) > before:
+        if len(self.out.faults) > before or call is None:
             return
         policies = {k: v for k, v in self.defaults.items() if k not in own and _fits(call, schedule, k, v)} | own
         job = Job(full, call, schedule, **policies)
