@@ -41,7 +41,7 @@ class Watched:
     fired: int = 0
     dead: int = 0  # dead runs one after another
     floor: int | None = None  # wall time (naive) of the last one decided under former zone data, of a fixed-time job
-    loose: bool = False  # the definition may have been evaluated while the clock was ahead
+    vague: bool = False  # the clock went back while it was paused: since when is not known on the new clock
 
     @property
     def kind(self):
@@ -200,10 +200,10 @@ class Judge(Rules):
         for i, row in enumerate(f["job"].tolist()):
             job = self.jobs[self.names[row]]
             param, state = int(f["param"][i]), int(f["state"][i])
-            if job.kind == "after":
+            if job.kind == "after" and f["next"][i] < NEVER:
                 delay = job.wire["schedule"]["every_us"]
                 idle = self.idle_at[job.name]
-                assert not len(self.open_rows(row)), f"{job.name}: the delay after completion counts from before the end"
+                assert not len(self.busy_rows(row)), f"{job.name}: the delay after completion counts from before the end"
                 wanted = max(-(-idle // 1_000) * 1_000 + delay, job.cursor + 1_000)
                 assert param == wanted or self.back, f"{job.name}: completed at {idle}, next at {param}, not at {wanted}"
                 self.close(job, f["at"])
@@ -247,7 +247,7 @@ class Judge(Rules):
                 assert there or nominal not in self.plan(job).grid(nominal - 1, nominal), f"{job.name}: {nominal} was dropped silently"
                 continue
             slot = next(rows)
-            if job.kind == "after" and not len(self.open_rows(row)):
+            if job.kind == "after" and not len(self.busy_rows(row)):
                 self.idle_at[job.name] = f["at"]
             if state == RunState.SKIPPED:
                 self.skipped(job, slot, nominal, int(f["until"][i]), int(f["count"][i]), Disposition(int(f["disposition"][i])), reason)
@@ -367,7 +367,7 @@ class Judge(Rules):
                 job.cursor, job.after = int(f["cursor"][i]), f["at"]  # up to the new now all is decided, or was never owed
                 job.state = int(f["state"][i])
             if job.state == JobState.PAUSED and job.kind != "at" and (row in listed or job.after > f["at"]):
-                job.after = NEVER  # when the pause began is not known on the new clock: it is judged from here
+                job.after, job.vague = NEVER, True
             for at in [at for at in job.owed if at > f["at"] and not job.cover[at] and not job.runs[at]]:
                 del job.owed[at]  # it is to come again
             self.not_over(job, f["at"])
@@ -396,10 +396,10 @@ class Judge(Rules):
                 assert self.loose(at) or (reason in (own, "manual") if own else reason not in ("calendar", "dst_gap", "dst_overlap")) or job.fates[at][0] == "moved", \
                     f"{name}: {at} is {kind}, and its row says {job.fates[at]}"
             extra = {at for at, n in job.cover.items() if n > 0} - set(job.owed)
-            extra = {at for at in extra if not self.loose(at) and job.fates[at][0] != "moved"}
+            extra = {at for at in extra if not self.loose(at) and not job.vague and job.fates[at][0] != "moved"}
             assert not extra, f"{name}: {sorted(extra)[:5]} were decided but never owed: {[job.fates[x] for x in sorted(extra)[:5]]}"
             if job.kind == "after" and job.state == JobState.ACTIVE:
                 f = self.state.jobs.gather(np.array([self.state.find_job(name)], np.uint32))[0]
                 latest = end_us + job.wire["schedule"]["every_us"] + 1_000
                 start = job.wire["start_us"]
-                assert f["next_us"] <= max(latest, start or 0) or self.open_rows(self.state.find_job(name)).size, f"{name}: it does not go on"
+                assert f["next_us"] <= max(latest, start or 0) or self.busy_rows(self.state.find_job(name)).size, f"{name}: it does not go on"

@@ -42,14 +42,19 @@ class Rules:
     def was_blocked(self, slot, fields):
         """Something was in the way: an active run, or one that waits for its turn or its jittered instant; not one that was moved to later."""
         job = self.jobs[self.names[int(fields["job"])]]
-        open_ = self.open_rows(int(fields["job"]))
-        open_ = open_[~((open_["state"] == RunState.SCHEDULED) & (open_["disposition"] == Disposition.MOVED))]
+        open_ = self.busy_rows(int(fields["job"]))
         assert len(open_), f"{job.name}: {int(fields['nominal_us'])} is skipped by overlap, and nothing is in its way"
         own = open_[open_["trigger"] != Trigger.BACKFILL]
         assert len(own), f"{job.name}: {int(fields['nominal_us'])} is skipped by overlap with nothing but a backfill"
-        high, low = int(fields["started_us"]) & (2**64 - 1), int(fields["token"]) & (2**64 - 1)
+        high = (int(fields["started_us"]) & (2**64 - 1)) ^ int(fields["id_high"])
+        low = (int(fields["token"]) & (2**64 - 1)) ^ int(fields["id_low"])
         blocking = {(int(r["id_high"]), int(r["id_low"])) for r in self.open_rows(int(fields["job"]))}
         assert (high, low) in blocking, f"{job.name}: the blocking run of {int(fields['nominal_us'])} is not open"
+
+    def busy_rows(self, row):
+        """Open runs but those that were moved to a later instant: they are in nobody's way yet."""
+        open_ = self.open_rows(row)
+        return open_[~((open_["state"] == RunState.SCHEDULED) & (open_["disposition"] == Disposition.MOVED) & (open_["due_us"] >= 0))]
 
     def crowd(self, row):
         """After a run of this job began: not more of its own are active than its policy allows."""
@@ -72,7 +77,8 @@ class Rules:
                 assert self.state.meta.held_us < 0, f"{job.name}: a delayed run starts while all triggering is held"
             else:
                 self.in_turn(job, r, f["run"])
-        for row in np.unique(waited["job"][np.isin(waited["trigger"], OWN)]).tolist():
+        beside = (waited["trigger"] == Trigger.BACKFILL) & (waited["count"] // 2 > 0)
+        for row in np.unique(waited["job"][np.isin(waited["trigger"], OWN) & ~beside]).tolist():
             self.crowd(row)
 
     def in_turn(self, job, r, woken):
@@ -125,7 +131,7 @@ class Rules:
         for row, nominal, to in zip(f["job"].tolist(), f["nominal"].tolist(), f["to"].tolist(), strict=True):
             job = self.jobs[self.names[row]]
             if to == AS_EVER:
-                del job.marks[nominal]
+                job.marks.pop(nominal, None)
             else:
                 job.marks[nominal] = to
                 assert to == SKIP or job.runs[nominal] == 1, f"{job.name}: {nominal} is moved without a run"
@@ -158,9 +164,13 @@ class Rules:
         self.last_token = f["token"] + len(f["run"]) - 1
         for r in self.state.runs.gather(f["run"]):
             after = self.state.specs[int(r["spec"])].get("late_after_us")
-            if after is not None and r["attempt"] == 0 and not r["flags"] & LATE_FLAG:
-                late = -(-(int(r["nominal_us"]) + after) // MS) * MS
+            if after is not None and r["attempt"] == 0 and not r["flags"] & LATE_FLAG and r["trigger"] != Trigger.BACKFILL:
+                late = -(-(self.wanted_at(r) + after) // MS) * MS
                 assert f["at"] <= late, f"{self.names[int(r['job'])]}: {int(r['nominal_us'])} starts {(f['at'] - late) / 1e6:g} s later than late_after allows, unmarked"
+
+    def wanted_at(self, r):
+        """When a run that has had no attempt should have started: its nominal time, or where a person moved it."""
+        return int(r["due_us"] if r["disposition"] == Disposition.MOVED and r["due_us"] >= 0 else r["nominal_us"])
 
     def _grant(self, f, _):
         for run_id in self.ids(f["run"]):
@@ -177,8 +187,8 @@ class Rules:
         for r in self.state.runs.gather(f["run"]):
             after = self.state.specs[int(r["spec"])]["late_after_us"]
             assert r["state"] <= RunState.QUEUED and r["attempt"] == 0, "a run that was started is marked late"
-            assert f["at"] >= r["nominal_us"] + after, "marked late in time"
-            if r["trigger"] in OWN:
+            assert f["at"] >= self.wanted_at(r) + after and r["trigger"] != Trigger.BACKFILL, "marked late in time"
+            if r["trigger"] == Trigger.SCHEDULE:
                 self.alarm(self.state.specs[int(r["spec"])])
 
     def _finish(self, f, _):
@@ -199,7 +209,7 @@ class Rules:
 
     def ended(self, row, at):
         """A run of this job ended: when none is open any more, a delay after completion counts from here."""
-        if not len(self.open_rows(row)):
+        if not len(self.busy_rows(row)):
             self.idle_at[self.names[row]] = at
 
     # Zone data

@@ -154,6 +154,16 @@ def test_times_that_come_twice_or_never():
     assert not skipped.blocked(np.arange(at("2011-12-28T00:00:00+00:00"), at("2012-01-02T00:00:00+00:00"), MINUTE_US)).any()
 
 
+@pytest.mark.parametrize("year", [2030, 2450, 2900])
+def test_edges_behind_a_change_of_the_clock(year):
+    """Also beyond the changes that are written out, which repeat after 400 years."""
+    calendar = compiled(mode="include", tz="America/New_York", daily=["08:00-12:00"])
+    for change in brute.jumps("America/New_York", year, year + 1):
+        asked = us(change) - 12 * 60 * MINUTE_US  # the afternoon before
+        morning = (change + timedelta(hours=6)).astimezone(brute.zone("America/New_York")).replace(hour=8, minute=0)
+        assert calendar.blocked_until(asked) == us(morning.astimezone(UTC)), change
+
+
 def test_night_belongs_to_the_day_it_begins_on():
     nights = compiled(daily=[{"weekdays": ["fri"], "from": "22:00", "to": "06:00"}])
     friday = at("2026-11-27T22:00:00+00:00")

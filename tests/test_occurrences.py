@@ -496,3 +496,14 @@ def test_a_moved_occurrence_is_in_nobodys_way_and_waits_its_turn(b):
     assert b.client.run(run.id).state == "scheduled"
     b.finish(held)
     assert b.client.run(run.id).state == "queued"
+
+
+def test_a_job_whose_every_occurrence_is_excluded_goes_on_without_a_run(b):
+    b.client.calendar("nights", daily=["22:00-06:00"])
+    b.put(schedule=Cron("0 0 * * *"), calendar="nights")
+    assert b.client.next("j", 3) == []
+    b.advance(to="2026-03-05T12:00:00Z")
+    assert b.client.why("j", at("2026-03-04T00:00")).reason == "calendar"
+    b.client.calendar("nights", daily=["23:00-23:30"])
+    b.advance(to="2026-03-07T12:00:00Z")
+    assert [(r.state, r.scheduled_at.day, r.count) for r in b.runs("j", skipped=True)][:2] == [("skipped", 3, 3), ("queued", 6, None)]

@@ -18,8 +18,8 @@ from wheelsched._cron_days cimport count_beside
 from wheelsched._cron_lost cimport SCAN, Change, fate, next_lost, prev_lost
 from wheelsched._cron_search cimport next_row, next_us, prev_row, prev_us
 from wheelsched._cron_wall cimport (
-    CYCLE_S, FAR, GAP_RULE, GAP_RUN_AFTER, GAP_SHIFT, KIND_AFTER, KIND_AT, KIND_CRON, KIND_EVERY, KIND_MANUAL, KIND_UNION, NEVER_US, NONE_GE,
-    NONE_LE, OVERLAP_BOTH, S_MAX, Entry, Member, Tables, Union, Years, Zone, clz, ctz, floor_div,
+    CYCLE_S, FAR, GAP_RULE, GAP_RUN_AFTER, GAP_SHIFT, KIND_AFTER, KIND_AT, KIND_CRON, KIND_EVERY, KIND_MANUAL, KIND_UNION,
+    NEVER_US, NONE_GE, NONE_LE, OVERLAP_BOTH, S_MAX, Entry, Member, Tables, Union, Years, Zone, clz, ctz, floor_div,
 )
 
 

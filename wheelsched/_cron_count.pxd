@@ -6,12 +6,12 @@ million occurrences cost microseconds. Instants and wall times are seconds since
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from wheelsched._cron_search cimport (
-    anchor_of, every_next, every_prev, find_segment, next_row, next_s, next_simple, offset_of, start_of,
+    every_next, every_prev, find_segment, next_row, next_s, offset_of, start_of,
 )
 from wheelsched._cron_wall cimport (
-    DAY_MAX, DAY_MIN, FAR, GAP_SHIFT, GAP_SKIP, KIND_AT, KIND_CRON, KIND_EVERY, KIND_MANUAL, KIND_UNION, NEVER_US,
-    NONE_GE, OVERLAP_FIRST, OVERLAP_SECOND, S_MAX, S_MIN, Entry, Member, Tables, Zone, civil, day_number, floor_div,
-    month_length, popcount, tod_ge, year_ok,
+    DAY_MAX, DAY_MIN, FAR, GAP_SHIFT, GAP_SKIP, KIND_CRON, KIND_EVERY, NEVER_US,
+    OVERLAP_FIRST, OVERLAP_SECOND, S_MAX, S_MIN, Entry, Tables, Zone, civil, floor_div,
+    month_length, popcount, year_ok,
 )
 
 

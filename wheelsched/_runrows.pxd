@@ -45,7 +45,7 @@ cdef packed struct Run:
     int64_t nominal_us
     int64_t created_us
     int64_t due_us       # scheduled: armed for, or negative: waits for its turn; retry_wait: instant; skipped: end of the range
-    int64_t queued_us
+    int64_t queued_us    # skipped: the job's anchor then
     int64_t started_us   # of the last attempt; skipped by overlap: high half of the blocking run's id XOR that of its own
     int64_t ended_us
     int64_t token        # fencing token of the last lease; skipped by overlap: low half of that id XOR its own: 0 for a run by schedule

@@ -72,6 +72,7 @@ cdef class RunTable(RunRows):
             r.due_us = until[i]
             if state[i] == SKIPPED:
                 r.ended_us = at
+                r.queued_us = j.param_us  # the anchor that the range was counted with
                 if blocking != NONE:
                     r.started_us = <int64_t>(self.run(blocking).id_high ^ r.id_high)
                     r.token = <int64_t>(self.run(blocking).id_low ^ r.id_low)

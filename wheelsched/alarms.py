@@ -63,16 +63,20 @@ class Alarms:
         if some.any():
             moved = fields["disposition"][some] == Disposition.MOVED
             at = np.where(moved, fields["due_us"][some], fields["nominal_us"][some]) + after[some]
-            self.wheel.add(np.ascontiguousarray(rows[some]), -(-at // MS))
+            late = at <= engine.now.wall_us
+            self._mark(engine, rows[some][late])
+            self.wheel.add(np.ascontiguousarray(rows[some][~late]), -(-at[~late] // MS))
 
     def expire(self, engine: Engine) -> None:
         """Mark and count the runs that are late now."""
         rows = self.wheel.advance(engine.now.wall_us // MS)
+        if len(rows):
+            self._mark(engine, rows[_not_started(engine.state.runs.gather(rows))])
+
+    def _mark(self, engine: Engine, rows: NDArray[np.uint32]) -> None:
         if not len(rows):
             return
-        rows = rows[_not_started(engine.state.runs.gather(rows))]
-        if not len(rows):
-            return
+        rows = np.ascontiguousarray(rows)
         engine.record("LATE", {"at": engine.now.wall_us, "run": rows})
         engine.counters["late"] += len(rows)
         for f in engine.state.runs.gather(rows):

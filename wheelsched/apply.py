@@ -154,10 +154,10 @@ def _column(args: dict[str, Any], name: str, dtype: str, n: int) -> NDArray[Any]
     return np.frombuffer(data, dtype)
 
 
-def apply(engine: Engine, cmd: Incoming, delete: Callable[[Engine, Incoming, int], None]) -> bytes:
+def apply(engine: Engine, cmd: Incoming, delete: Callable[[Engine, Incoming, NDArray[np.uint32]], None]) -> bytes:
     """Put all that is staged, and delete what `prune` matches and is not staged: all of it in one commit, or nothing.
 
-    `delete` ends the job of a row. InvalidArgumentError lists up to 1,000 faults as [row, message] in detail["jobs"].
+    `delete` ends the jobs of some rows. InvalidArgumentError lists up to 1,000 faults as [row, message] in detail["jobs"].
     """
     args = cmd.request.args
     batch = engine.staged.get(cmd.conn, {}).pop(whole(args, "batch", 0, 2**63 - 1, 0) or 0, None) or Staged()
@@ -184,9 +184,7 @@ def apply(engine: Engine, cmd: Incoming, delete: Callable[[Engine, Incoming, int
             put_calendar(engine, cmd.uid, name, wire)
         for plan in plans:
             _carry_out(engine, cmd, plan)
-        for row in pruned:
-            engine.decide_job(row)
-            delete(engine, cmd, row)
+        delete(engine, cmd, np.array(pruned, np.uint32))
     except WheelschedError as e:  # half of it is recorded: only a crash keeps it out of the journal
         raise AssertionError(f"apply met a fault that its check did not find: {e}") from e
     return done(engine, cmd, answer)

@@ -10,7 +10,7 @@ from . import admin_commands, occurrences, protocol, reads, run_commands
 from .apply import apply, stage
 from .arguments import done, text, whole
 from .errors import FailedPreconditionError, InvalidArgumentError
-from .misfire import SKIP_PAUSED, Catching, owed_after, plan_unattended, skip_unattended
+from .misfire import SKIP_PAUSED, Catching, owed_after, plan_unattended, skip_unattended, unsettled
 from .model import NEVER, NOTE_MAX, JobState, RunState
 from .overlap import cancel_rows
 from .put import job_row, put, put_many
@@ -19,6 +19,8 @@ from .why import why
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from numpy.typing import NDArray
 
     from .engine import Engine
     from .turn import Incoming
@@ -39,7 +41,9 @@ def upcoming(engine: Engine, cmd: Incoming) -> bytes:
         spec, param = fields["spec"].copy(), fields["param_us"].copy()
         at = fields["next_us"].copy()
         while len(out) < n and at[0] != NEVER:
-            if (row, int(at[0])) not in engine.state.exceptions and not engine.specs.excluded(spec, at)[0]:
+            if engine.specs.excluded(spec, at)[0]:
+                break  # nothing that may run is in sight
+            if (row, int(at[0])) not in engine.state.exceptions:
                 out.append(int(at[0]))
             at = engine.specs.next(spec, param, at)
     return protocol.encode_ok(cmd.request.id, out)
@@ -101,24 +105,34 @@ def resume(engine: Engine, cmd: Incoming) -> bytes:
 def delete(engine: Engine, cmd: Incoming) -> bytes:
     """Delete a job: a tombstone keeps its cursor. Open attempts may end; what waits is cancelled, nothing is retried."""
     row = job_row(engine, cmd.request.args)
-    _delete_row(engine, cmd, row)
+    delete_jobs(engine, cmd, np.array([row], np.uint32))
     return done(engine, cmd, reads.job(engine.state, row))
 
 
-def _delete_row(engine: Engine, cmd: Incoming, row: int) -> None:
-    """Delete the job of a row whose occurrences up to now are decided."""
-    skip_unattended(engine, row)
-    members = np.array(engine.state.runs.of_job(row), np.uint32)
-    _change(engine, cmd, row, JobState.DELETED, NEVER, "")
-    if len(members):
-        states = engine.state.runs.gather(members)["state"]
-        waiting = members[(states == RunState.SCHEDULED) | (states == RunState.RETRY_WAIT)]
+def delete_jobs(engine: Engine, cmd: Incoming, rows: NDArray[np.uint32]) -> None:
+    """Delete jobs, their occurrences up to now decided first."""
+    if not len(rows):
+        return
+    engine.decide_jobs(rows)
+    for row in rows[unsettled(engine, engine.state.jobs.gather(rows))].tolist():
+        skip_unattended(engine, row, once=True)
+    fields, never = engine.state.jobs.gather(rows), np.full(len(rows), NEVER, np.int64)
+    engine.record("JOBS", {
+        "at": engine.now.wall_us, "uid": cmd.uid, "job": rows, "state": np.full(len(rows), JobState.DELETED, np.uint8), "next": never,
+        "cursor": fields["cursor_us"].copy(), "note": [],
+    })
+    engine.arm_jobs(rows, never)
+    members = [run for row in rows[fields["waiting"] + fields["rows"] > 0].tolist() for run in engine.state.runs.of_job(row)]
+    if members:
+        runs = np.array(members, np.uint32)
+        states = engine.state.runs.gather(runs)["state"]
+        waiting = runs[(states == RunState.SCHEDULED) | (states == RunState.RETRY_WAIT)]
         if len(waiting):
             cancel_rows(engine, waiting)
 
 
 VERBS: Final[dict[str, Callable[[Engine, Incoming], bytes]]] = {
     "put": put, "put_many": put_many, "get": get, "next": upcoming, "pause": pause, "resume": resume, "delete": delete,
-    "stage": stage, "apply": lambda engine, cmd: apply(engine, cmd, _delete_row),
+    "stage": stage, "apply": lambda engine, cmd: apply(engine, cmd, delete_jobs),
     "why": why, **run_commands.VERBS, **occurrences.VERBS, **admin_commands.VERBS,
 }

@@ -243,6 +243,13 @@ class Engine:
                 return
             self.decide(np.array([row], np.uint32))
 
+    def decide_jobs(self, rows: NDArray[np.uint32]) -> None:
+        """`decide_job` for many, of which few are due."""
+        if len(rows):
+            fields = self.state.jobs.gather(np.ascontiguousarray(rows))
+            for row in rows[(fields["state"] == JobState.ACTIVE) & (fields["next_us"] <= self.now.wall_us)].tolist():
+                self.decide_job(row)
+
     def decide(self, rows: NDArray[np.uint32]) -> None:
         """The next occurrence of each of these jobs, and what each missed before it."""
         due.decide(self, rows)

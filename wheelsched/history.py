@@ -1,13 +1,14 @@
 """Blocks of the run history: finished runs in columns, as they leave the run table. Pure. Blocks of changes stand between them.
 
 A block is MessagePack {version, n, first_us, last_us (span of nominal times, skipped ranges included), ended_us (latest end), columns
-{field: column}, job, spec,
-names, tasks, queues, result, result_end, history, history_end}.
-`job` and `spec` in a block number its own names, tasks and queues, so a block needs nothing else to be read.
+{field: column}, job, spec, names, tasks, queues, other, id_high, id_low, result, result_end, history, history_end}.
+`job` and `spec` in a block number its own names, tasks and queues, so a block needs nothing else to be read. The run id of an occurrence
+follows from its job and nominal time and is not kept; `other` are the rows whose ids are, in `id_high` and `id_low`. Names are deflated.
 """
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
@@ -16,7 +17,7 @@ import numpy as np
 from . import changes
 from .errors import CorruptJournalError, InvalidArgumentError
 from .ids import job_key
-from .model import RunState, Trigger, parse_job_name
+from .model import MS, RunState, Trigger, parse_job_name
 from .reads import RunFilter, as_columns, run, run_fields, select_runs
 from .records import decode_blobs, decode_column, encode_blobs, encode_column
 
@@ -28,10 +29,11 @@ if TYPE_CHECKING:
     from .state import State
 
 VERSION: Final = 2
-READABLE: Final = frozenset({1, 2})  # 1 had no flags
+READABLE: Final = frozenset({1, 2})  # 1 had no flags, all ids, and plain names
 NEEDED: Final = frozenset({"why", "backfill", "history"})  # verbs that are decided with a look into history
+_NAMES_LEVEL: Final = 1  # of zlib
 _FIELDS: Final = (
-    "id_high", "id_low", "nominal_us", "created_us", "due_us", "queued_us", "started_us", "ended_us", "token", "worker", "missed", "count",
+    "nominal_us", "created_us", "due_us", "queued_us", "started_us", "ended_us", "token", "worker", "missed", "count",
     "attempt", "state", "outcome", "trigger", "reason", "disposition", "flags",
 )
 
@@ -39,16 +41,23 @@ _FIELDS: Final = (
 def pack(state: State, rows: NDArray[np.uint32]) -> bytes:
     """One block of these finished rows, in their order."""
     fields = state.runs.gather(rows)
+    fields["queued_us"][fields["state"] == RunState.SKIPPED] = 0  # it serves a clock that goes back, and only in the table
     jobs, job = np.unique(fields["job"], return_inverse=True)
     specs, spec = np.unique(fields["spec"], return_inverse=True)
     wires = [state.specs[s] for s in specs.tolist()]
+    keys = state.jobs.gather(jobs.astype(np.uint32))
+    other = np.flatnonzero(
+        (fields["id_high"] != _scheduled_high(fields["nominal_us"], keys["key_high"][job])) | (fields["id_low"] != keys["key_low"][job])
+    )
     block: dict[str, Any] = {
         "version": VERSION, "n": len(rows), "first_us": int(fields["nominal_us"].min()),
         "last_us": int(np.where(fields["state"] == RunState.SKIPPED, fields["due_us"], fields["nominal_us"]).max()),
         "ended_us": int(fields["ended_us"].max()),
         "columns": {name: encode_column(np.ascontiguousarray(fields[name])) for name in _FIELDS},
         "job": encode_column(job.astype("<u4")), "spec": encode_column(spec.astype("<u4")),
-        "names": encode_blobs(state.jobs.names(jobs.astype(np.uint32))),
+        "names": zlib.compress(encode_blobs(state.jobs.names(jobs.astype(np.uint32))), _NAMES_LEVEL),
+        "other": encode_column(other.astype("<u4")), "id_high": encode_column(np.ascontiguousarray(fields["id_high"][other])),
+        "id_low": encode_column(np.ascontiguousarray(fields["id_low"][other])),
         "tasks": [w["task"] for w in wires], "queues": [w["queue"] for w in wires],
     }
     for what in ("result", "history"):
@@ -57,6 +66,11 @@ def pack(state: State, rows: NDArray[np.uint32]) -> bytes:
         block[what + "_end"] = encode_column(ends)
     data: bytes = msgpack.packb(block, use_bin_type=True)
     return data
+
+
+def _scheduled_high(nominal_us: NDArray[np.int64], key_high: NDArray[np.uint16]) -> NDArray[np.uint64]:
+    """The high half of the ids of scheduled runs: milliseconds, and the first two bytes of the job's key."""
+    return (nominal_us // MS).astype(np.uint64) << np.uint64(16) | key_high.astype(np.uint64)
 
 
 class Block:
@@ -73,6 +87,7 @@ class Block:
             raise CorruptJournalError(f"history block of version {version}; this program reads up to {VERSION}")
         self.version: int = version
         self._decoded: dict[str, NDArray[Any]] = {}
+        self._ids: tuple[NDArray[np.uint64], NDArray[np.uint64]] | None = None
         self.n: int = self._block["n"]
         self.first_us: int = self._block["first_us"]
         self.last_us: int = self._block["last_us"]
@@ -86,7 +101,22 @@ class Block:
 
     def names(self) -> list[bytes]:
         """Full job names of the block."""
-        return decode_blobs(self._block["names"])
+        data = self._block["names"]
+        return decode_blobs(data if self.version == 1 else zlib.decompress(data))
+
+    def ids(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """(high, low) halves of all run ids."""
+        if self._ids is None:
+            if self.version == 1:
+                self._ids = self["id_high"], self["id_low"]
+            else:
+                keys = b"".join([job_key(name) for name in self.names()])
+                raw = np.frombuffer(keys, [("high", ">u2"), ("low", ">u8")])[decode_column(self._block["job"])]
+                high, low = _scheduled_high(self["nominal_us"], raw["high"]), raw["low"].astype(np.uint64)
+                other = decode_column(self._block["other"])
+                high[other], low[other] = decode_column(self._block["id_high"]), decode_column(self._block["id_low"])
+                self._ids = high, low
+        return self._ids
 
     def select(self, wanted: RunFilter) -> list[int]:
         """Rows that pass a filter."""
@@ -100,25 +130,30 @@ class Block:
 
     def id_span_ms(self) -> tuple[int, int]:
         """Least and greatest of the milliseconds that begin the run ids."""
-        high = self["id_high"]
-        return int(high.min()) >> 16, int(high.max()) >> 16
+        high = self["id_high"] if self.version == 1 else decode_column(self._block["id_high"])
+        ms = high >> np.uint64(16)
+        if self.version > 1:
+            ms = np.concatenate([ms, (self["nominal_us"] // MS).astype(np.uint64)])
+        return int(ms.min()), int(ms.max())
 
     def find(self, run_id: bytes) -> int | None:
         """Row of a run id."""
         high, low = int.from_bytes(run_id[:8], "big"), int.from_bytes(run_id[8:], "big")
-        hits = np.flatnonzero((self["id_low"] == np.uint64(low)) & (self["id_high"] == np.uint64(high)))
+        highs, lows = self.ids()
+        hits = np.flatnonzero((lows == np.uint64(low)) & (highs == np.uint64(high)))
         return int(hits[0]) if len(hits) else None
 
     def rows(self, picked: list[int]) -> list[dict[str, Any]]:
         """Runs as the wire shows them."""
         columns = [self[name][picked].tolist() for name in _FIELDS]
+        columns += [half[picked].tolist() for half in self.ids()]
         job, spec = (decode_column(self._block[what])[picked].tolist() for what in ("job", "spec"))
         names = [x.decode() for x in self.names()]
         tasks, queues = self._block["tasks"], self._block["queues"]
         results, histories = self._joined("result", picked), self._joined("history", picked)
         return [
             run_fields(
-                dict(zip(_FIELDS, values, strict=True)), names[job[k]], tasks[spec[k]], queues[spec[k]], results[k], histories[k], {},
+                dict(zip((*_FIELDS, "id_high", "id_low"), values, strict=True)), names[job[k]], tasks[spec[k]], queues[spec[k]], results[k], histories[k], {},
             )
             for k, values in enumerate(zip(*columns, strict=True))
         ]
@@ -161,7 +196,7 @@ class Block:
             return []
         nominal = self["nominal_us"]
         hits = np.flatnonzero((nominal > us) & (self["trigger"] <= Trigger.BACKFILL) & (self["state"] != RunState.SKIPPED))
-        high, low = self["id_high"], self["id_low"]
+        high, low = self.ids()
         return [((int(high[i]) & 0xFFFF).to_bytes(2, "big") + int(low[i]).to_bytes(8, "big"), int(nominal[i])) for i in hits.tolist()]
 
 

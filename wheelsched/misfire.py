@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from .model import NEVER, Disposition, JobState, Reason, RunState
+from .overlap import only_backfill
 from .schedules import KIND_AFTER, KIND_AT
 from .spans import Entry, Span, changed_away, free_and_excluded, newest, split, without
 from .state import SKIP
@@ -90,16 +91,18 @@ def plan(engine: Engine, job: int, fields: Any, before_us: int, catching: Catchi
         old, spans = split(specs, spec, param, spans, min(engine.now.wall_us - catching.window_us, before_us) - 1)
         entries += [Entry(span, Disposition.SKIPPED, Reason.WINDOW) for span in old]
     chosen, folded = _choose(engine, spec, param, spans, catching)
+    if _refused(engine, job, spec, fields, chosen):  # there is nothing that they could be folded into
+        folded = [Entry(e.span, Disposition.SKIPPED, e.reason) for e in folded]
     entries += folded
     following = specs.next_one(spec, param, before_us - 1)
-    runs, following, limited = _limit(engine, spec, fields, chosen, following)
+    runs, following, limited = _limit(engine, job, spec, fields, chosen, following)
     entries += limited
     done = following == NEVER and specs.kind[spec] != KIND_AFTER
     common = {
         "job": job, "next": following, "cursor": max(last, int(fields["cursor_us"])),
         "job_state": JobState.FINISHED if done else JobState.ACTIVE,
     }
-    rows = ledger_rows(entries, common) + _states(engine, spec, fields, runs, common)
+    rows = ledger_rows(entries, common) + _states(engine, job, spec, fields, runs, common)
     if not rows:  # nothing was due after all: the job still moves on
         rows = [{"nominal": first, "state": 0, "disposition": 0, "reason": 0, "until": 0, "count": 0, "missed": 0, **common}]
     return rows
@@ -110,7 +113,10 @@ def _exceptions(engine: Engine, job: int, spec: int, param: int, spans: list[Spa
     if not spans:
         return spans, []
     low, high = spans[0].first, spans[-1].last
-    marked = {at: to for (row, at), to in engine.state.exceptions.items() if row == job and low <= at <= high}
+    marked = {
+        at: to for (row, at), to in engine.state.exceptions.items()
+        if row == job and low <= at <= high and engine.specs.one(spec, param, at - 1) == at
+    }
     has_row = {at for at, to in marked.items() if to != SKIP} | engine.taken_between(job, low, high)
     skipped = [at for at, to in marked.items() if to == SKIP and at not in has_row]
     spans = without(engine.specs, spec, param, spans, has_row | set(skipped))
@@ -134,25 +140,27 @@ def _choose(engine: Engine, spec: int, param: int, spans: list[Span], catching: 
     return [(at, total - 1)], [Entry(span, Disposition.COALESCED, Reason.MISFIRE) for span in others]
 
 
-def _limit(engine: Engine, spec: int, fields: Any, runs: list[tuple[int, int]], following: int
+def _limit(engine: Engine, job: int, spec: int, fields: Any, runs: list[tuple[int, int]], following: int
            ) -> tuple[list[tuple[int, int]], int, list[Entry]]:
     """What max_runs leaves; after the last one nothing follows. A refused occurrence uses none of it."""
     room = max(0, int(engine.specs.max_runs[spec]) - int(fields["fired"]))
-    if len(runs) < room or _refused(engine, spec, fields, runs):
+    if len(runs) < room or _refused(engine, job, spec, fields, runs):
         return runs, following, []
     return runs[:room], NEVER, [Entry(Span(at, at, 1), Disposition.SKIPPED, Reason.LIMIT) for at, _ in runs[room:]]
 
 
-def _refused(engine: Engine, spec: int, fields: Any, runs: list[tuple[int, int]]) -> bool:
+def _refused(engine: Engine, job: int, spec: int, fields: Any, runs: list[tuple[int, int]]) -> bool:
     """The one catch-up run of a busy job under `skip` is skipped as any other occurrence."""
-    return bool(fields["active"] + fields["waiting"]) and len(runs) == 1 and engine.state.specs[spec]["overlap"]["policy"] == "skip"
+    busy = bool(fields["active"] + fields["waiting"]) and not only_backfill(engine, job)
+    return busy and len(runs) == 1 and engine.state.specs[spec]["overlap"]["policy"] == "skip"
 
 
-def _states(engine: Engine, spec: int, fields: Any, runs: list[tuple[int, int]], common: dict[str, int]) -> list[dict[str, int]]:
+def _states(engine: Engine, job: int, spec: int, fields: Any, runs: list[tuple[int, int]], common: dict[str, int]
+            ) -> list[dict[str, int]]:
     """The first run starts unless the job is busy; the others wait for their turn. `allow` starts all up to its limit."""
     busy = int(fields["active"]) + int(fields["waiting"])
     limit = int(engine.specs.overlap_max[spec]) if engine.state.specs[spec]["overlap"]["policy"] == "allow" else 1
-    refused = _refused(engine, spec, fields, runs)
+    refused = _refused(engine, job, spec, fields, runs)
     rows = []
     for nominal, missed in runs:
         row = {
@@ -185,15 +193,28 @@ def settle(engine: Engine, row: int) -> None:
         engine.record_planned(ledger_rows(entries, common))
 
 
-def skip_unattended(engine: Engine, row: int) -> None:
+def unsettled(engine: Engine, fields: Any) -> NDArray[np.bool_]:
+    """Which jobs a command must call `skip_unattended` for: most have nothing but their next occurrence open."""
+    specs, spec, state = engine.specs, fields["spec"], fields["state"]
+    noisy = (specs.calendar[spec] > 0) | ~specs.quiet(spec, owed_after(engine, fields), np.full(len(spec), engine.now.wall_us, np.int64))
+    attended = (state == JobState.ACTIVE) if engine.state.meta.held_us < 0 else np.zeros(len(spec), np.bool_)
+    return np.asarray(np.where(attended, noisy, state <= JobState.PAUSED), np.bool_)
+
+
+def skip_unattended(engine: Engine, row: int, *, once: bool = False) -> None:
     """What a job missed up to now, paused or while all triggering was held, is skipped for good; and what else took occurrences away.
 
-    A command is about to end that pause or to change its definition.
+    A command is about to end that pause or to change its definition. `once`: a paused one-time job's instant too, which it owes on resume
+    as long as it keeps it.
     """
     settle(engine, row)
     fields = engine.state.jobs.gather(np.array([row], np.uint32))[0]
     state, kind = fields["state"], engine.specs.kind[int(fields["spec"])]
-    if state == JobState.PAUSED and kind not in (KIND_AT, KIND_AFTER):
+    if state == JobState.PAUSED and kind == KIND_AT and once and int(fields["cursor_us"]) < int(fields["param_us"]) <= engine.now.wall_us:
+        fields["next_us"] = fields["param_us"]
+        planned = plan(engine, row, fields, engine.now.wall_us + 1, SKIP_PAUSED)
+        engine.record_planned([p | {"job_state": state, "next": NEVER} for p in planned])
+    elif state == JobState.PAUSED and kind not in (KIND_AT, KIND_AFTER):
         planned = plan_unattended(engine, row, fields, SKIP_PAUSED)
         engine.record_planned([p | {"job_state": state, "next": NEVER} for p in planned])
     elif state == JobState.ACTIVE and engine.state.meta.held_us >= 0:
@@ -211,4 +232,7 @@ def plan_unattended(engine: Engine, row: int, fields: Any, catching: Catching) -
     return plan(engine, row, fields, now + 1, catching)
 
 
-__all__ = ["SKIP_PAUSED", "Catching", "appended", "as_columns", "ledger_rows", "owed_after", "plan", "plan_unattended", "settle", "skip_unattended"]
+__all__ = [
+    "SKIP_PAUSED", "Catching", "appended", "as_columns", "ledger_rows", "owed_after", "plan", "plan_unattended", "settle", "skip_unattended",
+    "unsettled",
+]

@@ -126,7 +126,7 @@ def must_wait(engine: Engine, rows: NDArray[np.uint32]) -> NDArray[np.bool_]:
 
 def _woken(engine: Engine, job: int, members: NDArray[np.uint32], fields: Any) -> list[int]:
     """Rows of one job that have their turn now: its own by nominal time, then those of a backfill in its direction."""
-    overdue = (fields["trigger"] == Trigger.SCHEDULE) & (fields["due_us"] <= engine.now.wall_us)
+    overdue = (fields["trigger"] == Trigger.SCHEDULE) & (fields["due_us"] <= engine.now.wall_us) & (engine.state.meta.held_us < 0)
     waiting = np.flatnonzero((fields["state"] == RunState.SCHEDULED) & ((fields["due_us"] < 0) | overdue))
     if not len(waiting):
         return []

@@ -12,7 +12,7 @@ from .arguments import done, param_of, payload_of, text, whole
 from .definition import check_given, resolve
 from .errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, NotFoundError, ResourceExhaustedError, ScheduleError
 from .ids import job_key
-from .misfire import skip_unattended
+from .misfire import skip_unattended, unsettled
 from .model import (
     FRAME_JOBS_MAX,
     INSTANT_MAX_US,
@@ -32,7 +32,7 @@ from .overlap import supersede
 from .retime import keep_zones
 from .schedules import KIND_AFTER, KIND_AT, KIND_EVERY, KIND_MANUAL, KIND_UNION
 from .specs import whole_ms
-from .state import spec_bytes
+from .state import AS_EVER, spec_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -181,8 +181,7 @@ def put_jobs(engine: Engine, cmd: Incoming, names: list[bytes], payloads: list[b
     keys = b"".join([job_key(n) for n in names])
     rows = engine.state.jobs.find(names, keys)
     known = np.flatnonzero(rows != _NO_ROW)
-    for row in rows[known].tolist():
-        engine.decide_job(row)
+    engine.decide_jobs(rows[known])
     param = kept_anchors(engine, rows, spec, param)
     result = np.full(len(names), CREATED, np.uint8)
     if len(known):
@@ -199,9 +198,14 @@ def put_jobs(engine: Engine, cmd: Incoming, names: list[bytes], payloads: list[b
     if not len(take):
         return result
     refuse_decided(engine, names, rows, spec, param, np.intersect1d(take, known))
-    for i in np.intersect1d(take, known).tolist():
-        skip_unattended(engine, int(rows[i]))
-        replace_waiting(engine, int(rows[i]), int(spec[i]), int(param[i]))
+    changed = np.intersect1d(take, known)
+    fields = engine.state.jobs.gather(np.ascontiguousarray(rows[changed]))
+    for i in changed[unsettled(engine, fields)].tolist():
+        keeps = engine.specs.kind[spec[i]] == KIND_AT and param[i] == engine.state.jobs.gather(rows[i : i + 1])["param_us"][0]
+        skip_unattended(engine, int(rows[i]), once=not keeps)
+    marked = {job for job, _ in engine.state.exceptions}
+    for i in changed[(fields["waiting"] > 0) | np.isin(rows[changed], list(marked))].tolist():
+        replace_waiting(engine, cmd, int(rows[i]), int(spec[i]), int(param[i]))
     following, cursor, state = first_next(engine, rows, spec, param, paused)
     pick = take.tolist()
     whole_frame = len(pick) == len(names)
@@ -223,12 +227,20 @@ def outside(engine: Engine, spec: NDArray[np.uint32], param: NDArray[np.int64]) 
     return np.asarray((specs.kind[spec] == KIND_AT) & ((param < specs.start[spec]) | (param > specs.end[spec])), np.bool_)
 
 
-def replace_waiting(engine: Engine, row: int, spec: int, param: int) -> None:
-    """A new schedule is effective at once: recorded occurrences of the old one that only waited give their place to it."""
+def replace_waiting(engine: Engine, cmd: Incoming, row: int, spec: int, param: int) -> None:
+    """A new schedule is effective at once: recorded occurrences of the old one that only waited give their place to it, and what a
+    person said about single ones that it doesn't have is forgotten.
+    """
     fields = engine.state.jobs.gather(np.array([row], np.uint32))[0]
     old, new = engine.state.specs[int(fields["spec"])], engine.state.specs[spec]
     if all(old[key] == new[key] for key in ("schedule", "start_us", "end_us")) and int(fields["param_us"]) == param:
         return
+    gone = [at for job, at in engine.state.exceptions if job == row and engine.specs.one(spec, param, at - 1) != at]
+    if gone:
+        engine.record("EXCEPT", {
+            "at": engine.now.wall_us, "uid": cmd.uid, "job": np.full(len(gone), row, np.uint32), "nominal": np.array(gone, np.int64),
+            "to": np.full(len(gone), AS_EVER, np.int64),
+        })
     members = np.array(engine.state.runs.of_job(row), np.uint32)
     runs = engine.state.runs.gather(members)
     waiting = (runs["state"] == RunState.SCHEDULED) & (runs["trigger"] == Trigger.SCHEDULE) & (runs["disposition"] == Disposition.FIRED)
@@ -331,7 +343,7 @@ def _specs_of(engine: Engine, given: list[Any], which: NDArray[Any], names: list
         if spec is None:
             try:
                 spec = spec_number(engine, given[w], names[i])
-            except InvalidArgumentError as e:
+            except (InvalidArgumentError, FailedPreconditionError) as e:
                 faults.append([i, str(e)])
                 continue
             if "hash_id" not in engine.state.specs[spec]:

@@ -58,16 +58,16 @@ def run_fields(f: dict[str, int], name: str, task: str, queue: str, result: byte
     ] if history else []
     waiting = (state in {_SCHEDULED, _RETRY_WAIT}) and due >= 0
     skipped = state == _SKIPPED
-    started, blocking = f["started_us"], None
+    started, queued, blocking = f["started_us"], f["queued_us"], None
     if skipped:  # a row that an open run blocked holds that run's id, XOR its own, in these places
         if started:
             blocking = f"{(started & _64) ^ f['id_high']:016x}{(token & _64) ^ f['id_low']:016x}"
-        started = token = 0
+        started = token = queued = 0
     if spent and (not attempts or attempts[-1]["attempt"] != spent):
         attempts.append(_attempt(spent, token, worker, f["started_us"], f["ended_us"], f["outcome"], ended))
     return {
         "id": f"{f['id_high']:016x}{f['id_low']:016x}", "job": display_name(name), "trigger": _TRIGGERS[f["trigger"]], "task": task,
-        "queue": queue, "scheduled_us": f["nominal_us"], "created_us": f["created_us"], "queued_us": f["queued_us"] or None,
+        "queue": queue, "scheduled_us": f["nominal_us"], "created_us": f["created_us"], "queued_us": queued or None,
         "started_us": started or None, "ended_us": f["ended_us"] or None, "next_us": due if waiting else None,
         "state": "running" if state == _LEASED and running.get(worker) == token else _RUN_STATES[state],
         "reason": _REASONS[f["reason"]], "attempt": spent, "token": token or None, "worker": f"w{worker}" if worker else None,

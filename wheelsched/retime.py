@@ -82,7 +82,7 @@ class _Moved:
         mine = np.isin(jobs["spec"], list(touched)) & (jobs["state"] == JobState.ACTIVE)
         rows, jobs = rows[mine], jobs[mine]
         before = jobs["next_us"].copy()
-        base = np.where(jobs["cursor_us"] >= 0, jobs["cursor_us"], np.minimum(jobs["updated_us"], engine.now.wall_us))
+        base = owed_after(engine, jobs)
         following = specs.next(jobs["spec"].copy(), jobs["param_us"].copy(), base)
         following[jobs["fired"] >= specs.max_runs[jobs["spec"]]] = NEVER
         moved = following != before
@@ -159,10 +159,10 @@ def clock_back(engine: Engine, item: ClockBack) -> None:
     jobs = engine.state.jobs.gather(rows)
     grid = ~engine.specs.once(jobs["spec"]) if len(rows) else np.zeros(0, np.bool_)
     _delays_back(engine, rows, jobs)
-    wrong = (jobs["updated_us"] > now) & ((jobs["state"] == JobState.ACTIVE) | (jobs["state"] == JobState.FINISHED)) & grid
+    wrong = (jobs["updated_us"] > now) & (jobs["state"] != JobState.DELETED) & grid
     ahead = (jobs["cursor_us"] > now) | wrong
+    cursor = np.where(wrong, now, np.minimum(jobs["cursor_us"], now))[ahead]
     rows, jobs = rows[ahead], jobs[ahead]
-    cursor = np.minimum(jobs["cursor_us"], now)
     following = engine.specs.next(jobs["spec"].copy(), jobs["param_us"].copy(), np.full(len(rows), now, np.int64))
     left = (following < NEVER) & (jobs["fired"] < engine.specs.max_runs[jobs["spec"]])
     live = (jobs["state"] == JobState.ACTIVE) | ((jobs["state"] == JobState.FINISHED) & left)
@@ -209,10 +209,7 @@ def _withdraw(engine: Engine, now: int) -> None:
 
 def _up_to(engine: Engine, f: Any, now: int) -> tuple[int, int]:
     """(end, count) of what is left of a range that begins before now and ends after it."""
-    job = engine.state.jobs.gather(np.array([f["job"]], np.uint32))[0]
-    if job["updated_us"] > f["created_us"]:  # of an older definition, which is owed nothing any more
-        return int(f["due_us"]), int(f["count"])
-    spec, param, first = int(f["spec"]), int(job["param_us"]), int(f["nominal_us"])
+    spec, param, first = int(f["spec"]), int(f["queued_us"]), int(f["nominal_us"])
     if f["reason"] in (Reason.DST_GAP, Reason.DST_OVERLAP):
         kept = [e.span for e in changed_away(engine.specs, spec, param, first - 1, now) if e.reason == f["reason"]]
         n, last = sum(span.n for span in kept), max((span.last for span in kept), default=first)

@@ -41,13 +41,18 @@ def free_and_excluded(specs: SpecTable, spec: int, param: int, after: int, until
     names, calendars = specs.names(spec), specs.calendars
     free: list[Span] = []
     excluded: list[Span] = []
-    at = specs.one(spec, param, after)
+    at, joined = specs.one(spec, param, after), False
     while at <= until and at < NEVER:
         end = calendars.blocked_until(names, at)
         blocked = end > at
         if not blocked:
             end = calendars.free_until(names, at)
-        (excluded if blocked else free).extend(between(specs, spec, param, at - 1, min(end - 1, until)))
+        found = between(specs, spec, param, at - 1, min(end - 1, until))
+        if blocked and joined and found:  # nothing that may run lies between two excluded stretches: one span
+            last = excluded.pop()
+            found = [Span(last.first, found[0].last, last.n + found[0].n)]
+        (excluded if blocked else free).extend(found)
+        joined = blocked
         at = NEVER if end == NEVER else specs.one(spec, param, end - 1)
     return free, excluded
 

@@ -20,6 +20,7 @@ OVERLAP_ALLOW: Final = 1
 OVERLAP_BUFFER: Final = 2
 OVERLAP_REPLACE: Final = 3  # one waits at most: the newest; cancel_other and kill_other also end what is active
 BEGIN_US: Final = -(2**63)
+FREE_TRIES: Final = 500  # excluded stretches that are passed in search of an occurrence that may run
 _NO_LIMIT: Final = 0xFFFFFFFF
 _CODES: Final = {"skip": OVERLAP_SKIP, "allow": OVERLAP_ALLOW, "buffer_one": OVERLAP_BUFFER, "buffer_all": OVERLAP_BUFFER}
 _DTYPES: Final = {
@@ -103,7 +104,7 @@ class SpecTable:
         return out
 
     def next(self, spec: NDArray[np.uint32], param: NDArray[np.int64], after: NDArray[np.int64]) -> NDArray[np.int64]:
-        """As `grid`, without what a calendar excludes; where nothing is left, the first excluded one, which is decided as skipped."""
+        """As `grid`, without what a calendar excludes; where nothing else is in sight an excluded one, which is decided as skipped."""
         out = self.grid(spec, param, after)
         if self.calendar_sets:
             for i in np.flatnonzero(self.excluded(spec, out)).tolist():
@@ -125,14 +126,19 @@ class SpecTable:
         return self.calendar_sets[int(self.calendar[spec]) - 1] if self.calendar[spec] else ()
 
     def free(self, spec: int, param: int, at: int) -> int:
-        """The first occurrence at or after this one that no calendar excludes; this one itself if there is none."""
+        """The first occurrence at or after this one that no calendar excludes; where the search finds none, an excluded one: it is decided
+        as skipped when its time comes, and all before it.
+        """
         names, found = self.names(spec), at
-        while found < NEVER:
+        for _ in range(FREE_TRIES):
             until = self.calendars.blocked_until(names, found)
             if until == found:
                 return found
-            found = NEVER if until == NEVER else self.one(spec, param, until - 1)
-        return at
+            coming = NEVER if until == NEVER else self.one(spec, param, until - 1)
+            if coming == NEVER:
+                break
+            found = coming
+        return found
 
     def next_one(self, spec: int, param: int, after: int) -> int:
         """`next` for one."""
