@@ -363,7 +363,8 @@ class Judge(Rules):
             job = self.jobs[name]
             if row in listed:
                 i = f["job"].tolist().index(row)
-                self.close(job, f["at"])
+                if self.state.meta.held_us < 0:
+                    self.close(job, f["at"])
                 job.cursor, job.after = int(f["cursor"][i]), f["at"]  # up to the new now all is decided, or was never owed
                 job.state = int(f["state"][i])
             if job.state == JobState.PAUSED and job.kind != "at" and (row in listed or job.after > f["at"]):

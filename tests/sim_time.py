@@ -60,7 +60,7 @@ class TimeActions:
         if job is None:
             return
         now = self.world.wall_us
-        since = now - self.rng.choice([10, 60, 300, 900]) * US
+        since = now - self.rng.choice([10, 60, 900, 4_000]) * US
         until = now - self.rng.choice([0, 0, 30]) * US
         args = {
             "name": job.name.decode(), "since_us": since, "until_us": until, "only": self.rng.choice(["missing", "missing", "failed"]),

@@ -142,7 +142,7 @@ def test_settings_have_lines_and_continuations():
 
 
 def test_words():
-    assert split_words(r'''a "b c"  'd e' f\x20g "h\"i" j'k'l \t ''') == ["a", "b c", "d e", "f g", 'h"i', "jkl", "\t"]
+    assert split_words(r"""a "b c"  'd e' f\x20g "h\"i" j'k'l \t """) == ["a", "b c", "d e", "f g", 'h"i', "jkl", "\t"]
     assert split_words('""') == [""]
     with pytest.raises(InvalidArgumentError):
         split_words("'a")

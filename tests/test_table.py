@@ -7,8 +7,8 @@ import pytest
 
 from wheelsched._jobs import JOB_DTYPE, JobTable
 from wheelsched._runs import DEAD_LETTERS, FINISHED, NO_ROW, RunTable
-from wheelsched.model import NEVER, TRANSITIONS, Event, JobState, RunState
 from wheelsched.ids import job_key, scheduled_run_id
+from wheelsched.model import NEVER, TRANSITIONS, Event, JobState, RunState
 from wheelsched.state import _moves
 
 NONE = 0xFFFFFFFF

@@ -56,7 +56,8 @@ class CronTable:
         """The first nominal instant strictly after, for schedules of all kinds: uint8[n], then int64[n] each.
 
         Kind 1 cron (`a` = index), 2 every (`a` = period; anchor + k * period, k >= 1), 3 at (`anchor_us`), 4 manual
-        (NEVER), 5 union (`a` = its index; the first of its members), 6 after completion (as 3). An `every` without an anchor (NEVER) has none. IndexError, ValueError: nothing was computed.
+        (NEVER), 5 union (`a` = its index; the first of its members), 6 after completion (as 3). An `every` without an anchor
+        (NEVER) has none. IndexError, ValueError: nothing was computed.
         """
     def count(self, kind: int, a: int, anchor_us: int, after_us: int, until_us: int, limit: int) -> int:
         """How many nominal instants lie in (after, until], at most `limit`. Errors as `next_row`."""

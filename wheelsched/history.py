@@ -151,9 +151,10 @@ class Block:
         names = [x.decode() for x in self.names()]
         tasks, queues = self._block["tasks"], self._block["queues"]
         results, histories = self._joined("result", picked), self._joined("history", picked)
+        fields = (*_FIELDS, "id_high", "id_low")
         return [
             run_fields(
-                dict(zip((*_FIELDS, "id_high", "id_low"), values, strict=True)), names[job[k]], tasks[spec[k]], queues[spec[k]], results[k], histories[k], {},
+                dict(zip(fields, values, strict=True)), names[job[k]], tasks[spec[k]], queues[spec[k]], results[k], histories[k], {},
             )
             for k, values in enumerate(zip(*columns, strict=True))
         ]

@@ -222,7 +222,7 @@ def skip_unattended(engine: Engine, row: int, *, once: bool = False) -> None:
 
 
 def plan_unattended(engine: Engine, row: int, fields: Any, catching: Catching) -> list[dict[str, int]]:
-    """Rows for all that a paused or held job owes up to now, what calendars and zone changes took away included; none if it owes nothing."""
+    """Rows for all that a paused or held job owes up to now, with what calendars and zone changes took away; none if it owes nothing."""
     specs, spec, param, now = engine.specs, int(fields["spec"]), int(fields["param_us"]), engine.now.wall_us
     owed = int(owed_after(engine, fields))
     fields = fields.copy()
@@ -233,6 +233,6 @@ def plan_unattended(engine: Engine, row: int, fields: Any, catching: Catching) -
 
 
 __all__ = [
-    "SKIP_PAUSED", "Catching", "appended", "as_columns", "ledger_rows", "owed_after", "plan", "plan_unattended", "settle", "skip_unattended",
-    "unsettled",
+    "SKIP_PAUSED", "Catching", "appended", "as_columns", "ledger_rows", "owed_after", "plan", "plan_unattended", "settle",
+    "skip_unattended", "unsettled",
 ]

@@ -43,7 +43,7 @@ def _coming(engine: Engine, row: int, at: int) -> None:
     if at <= max(engine.now.wall_us, int(fields["cursor_us"])):
         raise FailedPreconditionError(f"the occurrence at {clock(at)} is decided already; `why` tells how")
     if engine.taken(np.array([row], np.uint32), np.array([at], np.int64))[0] and (row, at) not in engine.state.exceptions:
-        raise FailedPreconditionError(f"the occurrence at {clock(at)} has a run already, made before the clock was set back; `why` names it")
+        raise FailedPreconditionError(f"the occurrence at {clock(at)} has a run already, of before the clock was set back; see `why`")
     to = engine.state.exceptions.get((row, at))
     if to is not None and to != SKIP:
         run_id = scheduled_run_id(engine.state.jobs.names(np.array([row], np.uint32))[0], at).hex()
@@ -145,8 +145,8 @@ def _range(engine: Engine, fields: Any, args: dict[str, Any]) -> list[int]:
     spec, param = int(fields["spec"]), int(fields["param_us"])
     decided = int(owed_after(engine, fields))
     if until > decided and (fields["state"] == JobState.PAUSED or engine.state.meta.held_us >= 0):
-        since = Clock(engine, spec)(decided)
-        raise FailedPreconditionError(f"the job is paused or held: what comes due after {since} is not decided yet; end the range there")
+        text = f"the job is paused or held: what comes due after {Clock(engine, spec)(decided)} is not decided yet; end the range there"
+        raise FailedPreconditionError(text)
     if engine.specs.kind[spec] in (KIND_MANUAL, KIND_AFTER):
         raise FailedPreconditionError("this job has no fixed times to be filled in: trigger it")
     total = engine.specs.counted(spec, param, since - 1, until)[0]

@@ -16,7 +16,8 @@ from .shell import Failed, Verb, shell
 
 EXIT_CONFIG: Final = 78
 _ENVIRONMENT: Final = {
-    "data": str, "workers": int, "tasks": str, "allow_commands": bool, "allow_http": bool, "hold": bool, "clock_offset": str, "clock_check": str,
+    "data": str, "workers": int, "tasks": str, "allow_commands": bool, "allow_http": bool, "hold": bool, "clock_offset": str,
+    "clock_check": str,
 }
 _WORDS: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 

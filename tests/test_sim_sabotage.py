@@ -1,0 +1,170 @@
+"""Each sabotage breaks one rule about time; the seeded world must turn red, and say why. A world that stays green would prove nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sim import simulate
+
+from wheelsched import admin_commands, alarms, commands, due, engine, keeper, misfire, overlap, put, specs
+from wheelsched.errors import WheelschedError
+from wheelsched.model import MS, US
+
+
+def calendar_rows_left_out(patch):
+    """The cursor goes past what a calendar excludes, and no row says so."""
+    for module in (due, misfire):
+        real = module.free_and_excluded
+        patch.setattr(module, "free_and_excluded", lambda *args, real=real: (real(*args)[0], []))
+
+
+def zone_changes_left_out(patch):
+    """Wall times that a zone change took away leave no row."""
+    for module in (due, misfire):
+        patch.setattr(module, "changed_away", lambda *_: [])
+
+
+def jitter_past_the_next(patch):
+    """An occurrence may be spread beyond the next one."""
+    real = due.jitter
+    patch.setattr(due, "jitter", lambda key, nominal, span: real(key, nominal, span) + np.where(span > 0, span + 2 * MS, 0))
+
+
+def backfill_ignores_history(patch):
+    """A backfill sees the table alone."""
+    real = keeper.Keeper.look_for
+    patch.setattr(keeper.Keeper, "look_for", lambda self, verb, args: {} if verb == "backfill" else real(self, verb, args))
+
+
+def superseded_without_a_row(patch):
+    """A put forgets what waits under the old schedule."""
+    patch.setattr(put, "supersede", lambda *_: None)
+
+
+def runs_forgotten_when_the_clock_goes_back(patch):
+    """Runs in history don't block their nominal time."""
+    patch.setattr(keeper.Keeper, "fired_after", lambda *_: [])
+
+
+def hold_leaks(patch):
+    """Occurrences are decided though all triggering is held."""
+    real = engine.Engine._expire
+
+    def leaky(self):
+        if self.state.meta.held_us >= 0:
+            self._due()
+        real(self)
+
+    patch.setattr(engine.Engine, "_expire", leaky)
+
+
+def delay_counts_from_before_the_end(patch):
+    """A delay after completion begins a second too early."""
+    real = overlap.whole_ms
+    patch.setattr(overlap, "whole_ms", lambda us: real(us - US))
+
+
+def changed_column(patch, column, change):
+    real = specs.SpecTable.add
+
+    def add(self, spec, *args):
+        real(self, spec, *args)
+        values = getattr(self, column)
+        values[spec] = change(values[spec])
+
+    patch.setattr(specs.SpecTable, "add", add)
+
+
+def pause_after_off_by_one(patch):
+    """A job is paused one failure too late."""
+    changed_column(patch, "pause_after", lambda n: n + (n > 0))
+
+
+def one_more_beside(patch):
+    """`allow(2)` allows three."""
+    changed_column(patch, "overlap_max", lambda n: n + (n == 2))
+
+
+def one_more_run(patch):
+    """max_runs is counted wrong."""
+    changed_column(patch, "max_runs", lambda n: n + (n < 100))
+
+
+def skip_ignored(patch):
+    """What a person skipped leaves no row."""
+    patch.setattr(due, "SKIP", -99)
+
+
+def late_unmarked(patch):
+    """Nobody looks at the timers of late_after."""
+    patch.setattr(alarms.Alarms, "expire", lambda self, eng: [self.wheel.advance(eng.now.wall_us // MS)].clear())
+
+
+def nobody_told(patch):
+    """on_missed triggers nothing."""
+    patch.setattr(alarms.Alarms, "tell", lambda self, _: self._causes.clear())
+
+
+def release_forgets(patch):
+    """Release puts next times to the future without deciding what was missed."""
+    real = admin_commands.release
+
+    def release(eng, cmd):
+        if eng.state.meta.held_us >= 0:
+            rows = np.array(eng.state.jobs.slots(), np.uint32)
+            jobs = eng.state.jobs.gather(rows)
+            some = (jobs["state"] == 1) & (jobs["next_us"] <= eng.now.wall_us) & ~eng.specs.once(jobs["spec"])
+            following = eng.specs.next(jobs["spec"][some].copy(), jobs["param_us"][some].copy(), np.full(int(some.sum()), eng.now.wall_us, np.int64))
+            eng.record("RETIME", {
+                "at": eng.now.wall_us, "job": rows[some], "next": following, "cursor": np.full(int(some.sum()), eng.now.wall_us, np.int64),
+                "param": jobs["param_us"][some].copy(), "state": np.where(following == 2**63 - 1, 3, 1).astype(np.uint8),
+            })
+            eng.arm_jobs(rows[some], following)
+        return real(eng, cmd)
+
+    patch.setitem(commands.VERBS, "release", release)
+
+
+def catch_up_counts_wrong(patch):
+    """`missed` of a catch-up run is one too many."""
+    real = misfire._choose
+
+    def choose(*args):
+        chosen, folded = real(*args)
+        return [(at, missed + 1) for at, missed in chosen], folded
+
+    patch.setattr(misfire, "_choose", choose)
+
+
+SABOTAGE = [  # with what the world says to it
+    (calendar_rows_left_out, "(calendar) disappeared"),
+    (zone_changes_left_out, "(dst_"),
+    (jitter_past_the_next, "is spread to"),
+    (backfill_ignores_history, "a second run record"),
+    (superseded_without_a_row, "of the old schedule still waits"),
+    (runs_forgotten_when_the_clock_goes_back, "a second run record"),
+    (hold_leaks, "while all triggering is held"),
+    (delay_counts_from_before_the_end, "completed at"),
+    (pause_after_off_by_one, "did nothing"),
+    (one_more_beside, "active at once"),
+    (one_more_run, "max_runs"),
+    (skip_ignored, "dropped silently"),
+    (late_unmarked, "unmarked"),
+    (nobody_told, "alarms were not raised"),
+    (release_forgets, "disappeared"),
+    (catch_up_counts_wrong, "`missed` and the ledger disagree"),
+]
+
+
+@pytest.mark.parametrize(("sabotage", "why"), SABOTAGE, ids=[f.__name__ for f, _ in SABOTAGE])
+def test_sabotage_turns_it_red(sabotage, why, monkeypatch):
+    sabotage(monkeypatch)
+    for seed in range(300):
+        try:
+            simulate(seed)
+        except WheelschedError as e:
+            pytest.fail(f"red for another reason, seed {seed}: {e!r}")
+        except AssertionError as e:
+            assert why in str(e), f"red for another reason, seed {seed}: {e!r}"
+            return
+    pytest.fail("300 seeds did not notice")
