@@ -167,7 +167,7 @@ class Judge(Rules):
             wire, param, cursor = self.state.specs[int(f["spec"][i])], int(f["param"][i]), int(f["cursor"][i])
             kept = job.wire is not None and job.kind == "at" == wire["schedule"]["kind"] and job.param == param and job.state == JobState.PAUSED
             if not kept:
-                self.close(job, f["at"])
+                self.close(job, max(job.cursor, f["at"]))
             job.fired = 0 if job.state == JobState.DELETED else job.fired
             job.wire, job.param, job.dead, job.floor = wire, param, 0, None
             job.after = cursor if job.kind == "at" else max(cursor, f["at"])
@@ -190,7 +190,7 @@ class Judge(Rules):
             elif job.kind == "at" and state == JobState.PAUSED:
                 job.after = job.cursor  # a one-time job that is paused waits for its resume
             else:
-                self.close(job, f["at"])
+                self.close(job, max(job.cursor, f["at"]))
                 job.after = max(job.cursor, f["at"])
             job.state = state
             self.not_over(job, f["at"])
@@ -215,9 +215,10 @@ class Judge(Rules):
 
     def _before_calendar(self, f):
         for job in self.jobs.values():
-            if f["name"] in (job.wire.get("calendar") or ()) and job.state == JobState.ACTIVE and self.state.meta.held_us < 0:
-                self.close(job, f["at"])
-                job.after = max(job.after, f["at"])
+            if f["name"] in (job.wire.get("calendar") or ()):  # what is not decided yet is up to the new one
+                decided = f["at"] if job.state == JobState.ACTIVE and self.state.meta.held_us < 0 else job.cursor
+                self.close(job, decided)
+                job.after = max(job.after, decided)
 
     def not_over(self, job, at):
         """A job is finished only when nothing is left of it."""
@@ -401,6 +402,6 @@ class Judge(Rules):
             assert not extra, f"{name}: {sorted(extra)[:5]} were decided but never owed: {[job.fates[x] for x in sorted(extra)[:5]]}"
             if job.kind == "after" and job.state == JobState.ACTIVE:
                 f = self.state.jobs.gather(np.array([self.state.find_job(name)], np.uint32))[0]
-                latest = end_us + job.wire["schedule"]["every_us"] + 1_000
+                latest = end_us + job.wire["schedule"]["every_us"] + 2_001_000  # the clock may stand still for a small step
                 start = job.wire["start_us"]
                 assert f["next_us"] <= max(latest, start or 0) or self.busy_rows(self.state.find_job(name)).size, f"{name}: it does not go on"

@@ -18,7 +18,7 @@ from wheelsched import history, protocol, records, state, workers
 from wheelsched.engine import Engine
 from wheelsched.keeper import Keeper
 from wheelsched.memory_journal import MemoryJournal
-from wheelsched.model import NEVER, US, Outcome, RunState
+from wheelsched.model import CLOCK_STEP_US, NEVER, US, Outcome, RunState
 from wheelsched.state import State, unpack_attempts
 from wheelsched.turn import ClockBack, Disconnect, Incoming, Now, WorkerGone
 from wheelsched.tzif import Zones
@@ -104,9 +104,10 @@ class World:
 
     # The server
 
-    def boot_up(self, back=None, proofs=None):
+    def boot_up(self, proofs=None):
         """A process starts from what is durable."""
         st = self.recover(self.journal)
+        behind = st.meta.at_us - self.wall_us > CLOCK_STEP_US
         zones = Zones(lambda name, version=self.version: zone_data(name, version))
         self.engine = Engine(st, zones, history.pack, self.now(), boot_id=str(self.boot), zone_version=self.version)
         self.keeper = Keeper(self.journal, st, self.config)
@@ -120,7 +121,7 @@ class World:
                 self.engine.lose(WorkerGone(worker, (proofs or {}).get(worker), Outcome.LOST, "server ended"))
             else:
                 self.engine.adopt(worker)
-        if back:
+        if behind:
             self.inputs.append(ClockBack(self.keeper.fired_after(self.wall_us)))
         self.client = self.connect()
         self.request(self.client, "hello", {"version": 1, "role": "client", "name": "c"}, None)
@@ -229,7 +230,7 @@ class World:
         self.set_back(back_us)
         self.version = version or self.version
         self.workers = [w for w in self.workers if not w.gone]
-        self.boot_up(back=back_us > 0, proofs=proofs)
+        self.boot_up(proofs)
         for w in self.workers:
             w.asking = 0
             self.greet(w)

@@ -41,6 +41,8 @@ class JobTable(Rows):
         param: NDArray[np.int64],
     ) -> None:
         """Change state, next nominal time, cursor and anchor; no update of what was asked for."""
+    def set_back(self, slots: NDArray[np.uint32], at: int) -> None:
+        """The clock went back: what was changed later than `at` counts as of then."""
     def remove(self, slots: NDArray[np.uint32]) -> None:
         """Forget jobs that have no run rows."""
     def load(self, chunk: int, data: bytes) -> None:

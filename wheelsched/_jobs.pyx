@@ -260,6 +260,13 @@ cdef class JobTable(Rows):
         for i in range(n):
             self.job(slots[i]).param_us = param[i]
 
+    def set_back(self, const uint32_t[::1] slots, int64_t at):
+        """The clock went back: what was put or changed later than `at` counts as of then."""
+        cdef Py_ssize_t i
+        for i in range(slots.shape[0]):
+            self.touch(slots[i])
+            self.job(slots[i]).updated_us = min(self.job(slots[i]).updated_us, at)
+
     def remove(self, const uint32_t[::1] slots):
         """Forget jobs altogether (tombstones whose time is over). Asserts that no run row belongs to them."""
         cdef Py_ssize_t i

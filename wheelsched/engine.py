@@ -24,6 +24,7 @@ from .model import (
     MS,
     NEVER,
     REQUEST_TTL_US,
+    SERVER_UID,
     TOMBSTONE_US,
     US,
     JobState,
@@ -32,6 +33,7 @@ from .model import (
 )
 from .schedules import KIND_AFTER, ScheduleTable
 from .specs import SpecTable
+from .state import AS_EVER
 from .turn import ClockBack, Disconnect, Effects, Incoming, Now, WorkerGone
 
 if TYPE_CHECKING:
@@ -354,6 +356,10 @@ class Engine:
             done = (fields["state"] == JobState.DELETED) | (fields["state"] == JobState.FINISHED)
             jobs = jobs[done & (fields["updated_us"] + TOMBSTONE_US < now) & (fields["cursor_us"] + TOMBSTONE_US < now)
                         & (fields["rows"] == 0)]
+        old = [pair for pair in self.state.exceptions if pair[1] + TOMBSTONE_US < now]
+        if old:  # of occurrences that no schedule had any more
+            job, at = (np.array(column, dtype) for column, dtype in zip(zip(*old, strict=True), (np.uint32, np.int64), strict=True))
+            self.record("EXCEPT", {"at": now, "uid": SERVER_UID, "job": job, "nominal": at, "to": np.full(len(old), AS_EVER, np.int64)})
         if rids or keys or len(jobs):
             self.record("FORGET", {"rid": records.Blobs(rids), "key": records.Blobs(keys), "job": jobs})
 

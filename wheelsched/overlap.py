@@ -114,14 +114,15 @@ def must_wait(engine: Engine, rows: NDArray[np.uint32]) -> NDArray[np.bool_]:
     fields = engine.state.runs.gather(rows)
     jobs = engine.state.jobs.gather(np.ascontiguousarray(fields["job"]))
     limit = np.where(engine.specs.overlap[jobs["spec"]] == OVERLAP_ALLOW, engine.specs.overlap_max[jobs["spec"]], 1)
-    own = fields["trigger"] == Trigger.SCHEDULE
-    wait = own & (jobs["active"] >= limit)
-    woken: dict[int, int] = {}
-    for i in np.flatnonzero(own & ~wait & (jobs["waiting"] + jobs["active"] + np.uint32(1) > limit)).tolist():  # several of one job
-        job = int(fields["job"][i])
-        woken[job] = woken.get(job, 0) + 1
-        wait[i] = jobs["active"][i] + woken[job] > limit[i]
-    return np.asarray(wait, np.bool_)
+    own = np.flatnonzero(fields["trigger"] == Trigger.SCHEDULE)
+    order = own[np.argsort(fields["job"][own], kind="stable")]
+    job, place = fields["job"][order], np.arange(len(order))
+    first = np.ones(len(order), np.bool_)
+    first[1:] = job[1:] != job[:-1]
+    before = place - np.maximum.accumulate(np.where(first, place, 0))  # runs of the same job that come first
+    wait = np.zeros(len(rows), np.bool_)
+    wait[order] = jobs["active"][order] + before >= limit[order]
+    return wait
 
 
 def _woken(engine: Engine, job: int, members: NDArray[np.uint32], fields: Any) -> list[int]:

@@ -32,7 +32,7 @@ from .overlap import supersede
 from .retime import keep_zones
 from .schedules import KIND_AFTER, KIND_AT, KIND_EVERY, KIND_MANUAL, KIND_UNION
 from .specs import whole_ms
-from .state import AS_EVER, spec_bytes
+from .state import AS_EVER, SKIP, spec_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -235,7 +235,8 @@ def replace_waiting(engine: Engine, cmd: Incoming, row: int, spec: int, param: i
     old, new = engine.state.specs[int(fields["spec"])], engine.state.specs[spec]
     if all(old[key] == new[key] for key in ("schedule", "start_us", "end_us")) and int(fields["param_us"]) == param:
         return
-    gone = [at for job, at in engine.state.exceptions if job == row and engine.specs.one(spec, param, at - 1) != at]
+    marks = engine.state.exceptions.items()  # a moved occurrence keeps its mark: it has a run, whatever schedule comes
+    gone = [at for (job, at), to in marks if job == row and to == SKIP and engine.specs.one(spec, param, at - 1) != at]
     if gone:
         engine.record("EXCEPT", {
             "at": engine.now.wall_us, "uid": cmd.uid, "job": np.full(len(gone), row, np.uint32), "nominal": np.array(gone, np.int64),

@@ -70,8 +70,8 @@ class _Moved:
         self.engine = engine
         self.old = old
         self.changed = changed
-        self.table = ScheduleTable(old)
-        self.compiled: dict[int, tuple[int, int]] = {}
+        self.old_table, self.new_table = ScheduleTable(old), ScheduleTable(engine.zones)
+        self.members: dict[int, list[tuple[str, tuple[int, int], tuple[int, int]]]] = {}  # by definition: see _compiled
 
     def apply(self, old_version: str, new_version: str) -> None:
         """Record what moved."""
@@ -86,52 +86,67 @@ class _Moved:
         following = specs.next(jobs["spec"].copy(), jobs["param_us"].copy(), base)
         following[jobs["fired"] >= specs.max_runs[jobs["spec"]]] = NEVER
         moved = following != before
-        rows, jobs, following, before = rows[moved], jobs[moved], following[moved], before[moved]
-        if not len(rows):
+        if moved.any():
+            retime(engine, rows[moved], jobs[moved], following[moved])
+        self._pass_by(rows, jobs, following)
+        now = engine.state.jobs.gather(rows)["next_us"]
+        moved = now != before
+        if not moved.any():
             return
-        retime(engine, rows, jobs, following)
-        planned: list[dict[str, int]] = []
-        for i in np.flatnonzero(jobs["cursor_us"] >= 0).tolist():
-            planned += self._pass_by(int(rows[i]), jobs[i], int(following[i]))
-        engine.record_planned(planned)
-        listed = rows[:LISTED_MAX]
+        rows, before, now = rows[moved], before[moved], now[moved]
         engine.record("TZDIFF", {
             "at": engine.now.wall_us, "old": old_version, "new": new_version, "total": len(rows),
-            "name": records.Blobs(engine.state.jobs.names(listed)), "before": before[:LISTED_MAX],
-            "after": engine.state.jobs.gather(listed)["next_us"].copy(),
+            "name": records.Blobs(engine.state.jobs.names(rows[:LISTED_MAX])), "before": before[:LISTED_MAX],
+            "after": now[:LISTED_MAX].copy(),
         })
 
-    def _pass_by(self, row: int, fields: Any, at: int) -> list[dict[str, int]]:
+    def _pass_by(self, rows: NDArray[np.uint32], jobs: Any, following: NDArray[np.int64]) -> None:
         """Ledger rows of occurrences whose wall time was decided already under the old data: they don't fire again."""
-        specs, spec, param = self.engine.specs, int(fields["spec"]), int(fields["param_us"])
-        passed: list[Entry] = []
-        while at < NEVER and self._again(spec, int(fields["cursor_us"]), at):
-            passed.append(Entry(Span(at, at, 1), Disposition.TZDATA_MOVED, Reason.NONE))
-            at = specs.next_one(spec, param, at)
-        if not passed:
-            return []
-        state = JobState.FINISHED if at == NEVER else JobState.ACTIVE
-        return ledger_rows(passed, {"job": row, "next": at, "cursor": passed[-1].span.last, "job_state": state})
+        passed: dict[tuple[int, int, int, int], tuple[list[Entry], int]] = {}
+        planned: list[dict[str, int]] = []
+        for i in np.flatnonzero((jobs["cursor_us"] >= 0) & (following < NEVER)).tolist():
+            key = int(jobs["spec"][i]), int(jobs["param_us"][i]), int(jobs["cursor_us"][i]), int(following[i])
+            if key not in passed:  # jobs of one definition mostly stand at the same time
+                passed[key] = self._passed(*key)
+            entries, at = passed[key]
+            if entries:
+                state = JobState.FINISHED if at == NEVER else JobState.ACTIVE
+                planned += ledger_rows(entries, {"job": int(rows[i]), "next": at, "cursor": entries[-1].span.last, "job_state": state})
+        self.engine.record_planned(planned)
+
+    def _passed(self, spec: int, param: int, cursor: int, at: int) -> tuple[list[Entry], int]:
+        """The occurrences from `at` on that were decided by their wall time, and the first one that was not."""
+        entries: list[Entry] = []
+        while at < NEVER and self._again(spec, cursor, at):
+            entries.append(Entry(Span(at, at, 1), Disposition.TZDATA_MOVED, Reason.NONE))
+            at = self.engine.specs.next_one(spec, param, at)
+        return entries, at
 
     def _again(self, spec: int, cursor: int, at: int) -> bool:
         """Whether a fixed-time member of the schedule that gives `at` had that wall time, or a later one, at or before the cursor."""
-        wire = self.engine.state.specs[spec]
-        for part in _members(wire["schedule"]):
-            if part["kind"] != "cron" or part["tz"] not in self.changed:
+        if spec not in self.members:
+            self.members[spec] = self._compiled(spec)
+        for zone, mine, theirs in self.members[spec]:
+            if self.new_table.next_one(*mine, NEVER, at - 1) != at:
                 continue
-            if parse(part["expr"], part["seconds"], part["day_or"], wire.get("hash_id")).wild:
-                continue  # it follows real time
-            old, new = self.old.get(part["tz"]), self.engine.zones.get(part["tz"])
-            table, mine = ScheduleTable(self.engine.zones), ScheduleTable(self.old)
-            kind, a = table.compile(part, wire.get("hash_id") or "")
-            if table.next_one(kind, a, NEVER, at - 1) != at:
-                continue
-            kind, a = mine.compile(part, wire.get("hash_id") or "")
-            last = mine.prev_one(kind, a, NEVER, cursor + 1)
+            old, new = self.old.get(zone), self.engine.zones.get(zone)
+            last = self.old_table.prev_one(*theirs, NEVER, cursor + 1)
             differs = _offset(old, at) != _offset(new, at) or (last < NEVER and _offset(old, last) != _offset(new, last))
             if last < NEVER and differs and at + _offset(new, at) <= last + _offset(old, last):
                 return True
         return False
+
+    def _compiled(self, spec: int) -> list[tuple[str, tuple[int, int], tuple[int, int]]]:
+        """(zone, compiled with the new data, with the old) of the members that keep to wall time in a zone that changed."""
+        wire = self.engine.state.specs[spec]
+        name, found = wire.get("hash_id") or "", []
+        for part in _members(wire["schedule"]):
+            if part["kind"] != "cron" or part["tz"] not in self.changed:
+                continue
+            if parse(part["expr"], part["seconds"], part["day_or"], name or None).wild:
+                continue  # it follows real time
+            found.append((part["tz"], self.new_table.compile(part, name), self.old_table.compile(part, name)))
+        return found
 
 
 def _members(schedule: dict[str, Any]) -> list[dict[str, Any]]:

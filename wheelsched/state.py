@@ -265,6 +265,7 @@ class State:
         if len(f["job"]):
             self.meta.recheck_us = max(self.meta.recheck_us, int(self.jobs.gather(f["job"])["cursor_us"].max()))
         self.jobs.set(f["job"], f["state"], f["next"], f["cursor"], -1)
+        self.jobs.set_back(f["job"], f["at"])
         for job, at in zip(f["blocked_job"].tolist(), f["blocked_at"].tolist(), strict=True):
             self.meta.blocked[(job, at)] = None
 
