@@ -154,7 +154,7 @@ class Judge(Rules):
             if job is None or job.wire is None or job.state == JobState.DELETED:
                 continue
             wire = self.state.specs[int(f["spec"][i])]
-            same = all(job.wire[k] == wire[k] for k in ("schedule", "start_us", "end_us")) and job.param == int(f["param"][i])
+            same = all(job.wire[k] == wire[k] for k in ("schedule", "start_us", "end_us")) and (job.kind == "after" or job.param == int(f["param"][i]))
             row = self.state.find_job(name)
             open_ = self.open_rows(row)
             waits = (open_["state"] == RunState.SCHEDULED) & (open_["trigger"] == Trigger.SCHEDULE) & (open_["disposition"] == Disposition.FIRED)
@@ -200,14 +200,15 @@ class Judge(Rules):
         for i, row in enumerate(f["job"].tolist()):
             job = self.jobs[self.names[row]]
             param, state = int(f["param"][i]), int(f["state"][i])
+            if job.kind == "after":
+                self.close(job, f["at"])
             if job.kind == "after" and f["next"][i] < NEVER:
                 delay = job.wire["schedule"]["every_us"]
                 idle = self.idle_at[job.name]
                 assert not len(self.busy_rows(row)), f"{job.name}: the delay after completion counts from before the end"
                 wanted = max(-(-idle // 1_000) * 1_000 + delay, job.cursor + 1_000)
                 assert param == wanted or self.back, f"{job.name}: completed at {idle}, next at {param}, not at {wanted}"
-                self.close(job, f["at"])
-            job.param = param
+            job.param = NEVER if job.kind == "after" and f["next"][i] == NEVER else param
             if state != job.state:
                 self.close(job, f["at"])
                 job.state = state
@@ -368,6 +369,8 @@ class Judge(Rules):
                     self.close(job, f["at"])
                 job.cursor, job.after = int(f["cursor"][i]), f["at"]  # up to the new now all is decided, or was never owed
                 job.state = int(f["state"][i])
+                if job.kind == "after":
+                    job.param = int(f["next"][i])
             if job.state == JobState.PAUSED and job.kind != "at" and (row in listed or job.after > f["at"]):
                 job.after, job.vague = NEVER, True
             for at in [at for at in job.owed if at > f["at"] and not job.cover[at] and not job.runs[at]]:

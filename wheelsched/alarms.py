@@ -3,7 +3,7 @@
 `late_after` marks and counts a run that no worker has so long after its nominal time (a moved one: after its instant; a backfill is late
 by nature, and never marked). `on_missed` names a job to trigger when a misfire
 leaves occurrences without a run, or when a scheduled run is late: once a turn for each such job, with the cause in the run's headers.
-The run of that job is made whatever its overlap policy says: an alarm is never skipped.
+The run of that job is made whatever its overlap policy says, and also while all triggering is held: an alarm is never skipped.
 """
 
 from __future__ import annotations

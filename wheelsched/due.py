@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from .jitter import jitter
-from .misfire import Catching, appended, ledger_rows, owed_after, plan
+from .misfire import Catching, appended, excluded_entries, ledger_rows, owed_after, plan
 from .model import MS, NEVER, Disposition, JobState, Reason, RunState
-from .overlap import make_room, only_backfill
+from .overlap import make_room, room_beside_backfill
 from .schedules import KIND_AFTER
-from .spans import Entry, changed_away, free_and_excluded
-from .specs import OVERLAP_ALLOW, OVERLAP_BUFFER, OVERLAP_REPLACE, OVERLAP_SKIP
+from .spans import changed_away, free_and_excluded
+from .specs import OVERLAP_ALLOW, OVERLAP_BUFFER, OVERLAP_REPLACE
 from .state import SKIP
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ def _plain(engine: Engine, rows: NDArray[np.uint32], jobs: Any, nominal: NDArray
     waits = (busy > 0) & (((policy == OVERLAP_BUFFER) & (jobs["waiting"] < limit)) | (policy == OVERLAP_REPLACE))
     refused = ~waits & (busy > 0) & ((policy != OVERLAP_ALLOW) | (busy >= limit))
     if engine.backfilling and refused.any():
-        for i in np.flatnonzero(refused & (policy == OVERLAP_SKIP)).tolist():
-            waits[i] = only_backfill(engine, int(rows[i]))  # what makes up for the past takes no fresh occurrence away
+        for i in np.flatnonzero(refused).tolist():  # what makes up for the past takes no fresh occurrence away
+            waits[i] = room_beside_backfill(engine, int(rows[i]), int(policy[i]), int(limit[i]))
         refused &= ~waits
     after[~refused & (jobs["fired"] + np.uint32(1) >= specs.max_runs[spec])] = NEVER
     state = np.where(refused, RunState.SKIPPED, np.where(waits, RunState.SCHEDULED, RunState.QUEUED)).astype(np.uint8)
@@ -71,7 +71,8 @@ def _plain(engine: Engine, rows: NDArray[np.uint32], jobs: Any, nominal: NDArray
     coalesced = refused & (policy == OVERLAP_BUFFER) & (limit == 1)
     disposition = np.where(coalesced, Disposition.COALESCED, np.where(refused, Disposition.SKIPPED, Disposition.FIRED))
     return {
-        "job": rows, "nominal": nominal, "next": after, "cursor": nominal.copy(), "job_state": _job_state(engine, spec, after, jobs),
+        "job": rows, "nominal": nominal, "next": after, "cursor": nominal.copy(),
+        "job_state": _job_state(engine, spec, after, jobs["fired"] + ~refused),
         "state": state,
         "disposition": disposition.astype(np.uint8),
         "reason": np.where(refused, Reason.OVERLAP, np.where(missed, Reason.MISFIRE, Reason.NONE)).astype(np.uint8),
@@ -79,11 +80,11 @@ def _plain(engine: Engine, rows: NDArray[np.uint32], jobs: Any, nominal: NDArray
     }
 
 
-def _job_state(engine: Engine, spec: NDArray[np.uint32], after: NDArray[np.int64], jobs: Any) -> NDArray[np.uint8]:
+def _job_state(engine: Engine, spec: NDArray[np.uint32], after: NDArray[np.int64], fired: NDArray[np.uint32]) -> NDArray[np.uint8]:
     """Finished where nothing follows; after_completion goes on until max_runs is used up."""
     over = after == NEVER
     if engine.specs.any_after:
-        over &= (engine.specs.kind[spec] != KIND_AFTER) | (jobs["fired"] + np.uint32(1) >= engine.specs.max_runs[spec])
+        over &= (engine.specs.kind[spec] != KIND_AFTER) | (fired >= engine.specs.max_runs[spec])
     return np.where(over, JobState.FINISHED, JobState.ACTIVE).astype(np.uint8)
 
 
@@ -152,7 +153,7 @@ def _odd_one(engine: Engine, columns: dict[str, NDArray[Any]], jobs: Any, i: int
     specs.look_on(spec, nominal)
     if specs.calendar[spec]:
         _, excluded = free_and_excluded(specs, spec, param, owed, nominal - 1)
-        entries += [Entry(span, Disposition.SKIPPED, Reason.CALENDAR) for span in excluded]
+        entries += excluded_entries(engine, job, spec, param, excluded)
     return ledger_rows(entries, common)
 
 

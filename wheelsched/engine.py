@@ -146,9 +146,9 @@ class Engine:
     def _finish_step(self) -> Effects:
         effects, self.effects = self.effects, Effects()
         effects.seq = self.state.meta.seq
-        due_ms = min(self.wall.next_due(), self.delayed.next_due(), self.alarms.wheel.next_due())
-        if self.state.meta.held_us >= 0:
-            due_ms = NEVER_MS
+        due_ms = self.alarms.wheel.next_due()
+        if self.state.meta.held_us < 0:
+            due_ms = min(due_ms, self.wall.next_due(), self.delayed.next_due())
         effects.wake_wall_us = due_ms if due_ms == NEVER_MS else due_ms * MS
         effects.again |= effects.wake_wall_us <= self.now.wall_us
         mono_ms = self.mono.next_due()
@@ -285,8 +285,7 @@ class Engine:
 
     def _expire(self) -> None:
         held = self.state.meta.held_us >= 0
-        if not held:
-            self.alarms.expire(self)
+        self.alarms.expire(self)
         for wheel, now_ms in ((self.delayed, self.now.wall_us // MS), (self.mono, self.now.mono_us // MS)):
             if held and wheel is not self.mono:
                 continue

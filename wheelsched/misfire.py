@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from .model import NEVER, Disposition, JobState, Reason, RunState
-from .overlap import only_backfill
+from .overlap import room_beside_backfill
 from .schedules import KIND_AFTER, KIND_AT
 from .spans import Entry, Span, changed_away, free_and_excluded, newest, split, without
+from .specs import OVERLAP_SKIP
 from .state import SKIP
 
 if TYPE_CHECKING:
@@ -82,9 +83,9 @@ def plan(engine: Engine, job: int, fields: Any, before_us: int, catching: Catchi
     owed = int(owed_after(engine, fields))
     begin = min(first, owed + 1) if specs.calendar[spec] else first
     spans, excluded = free_and_excluded(specs, spec, param, begin - 1, before_us - 1)
-    entries = [Entry(span, Disposition.SKIPPED, Reason.CALENDAR) for span in excluded]
+    entries = excluded_entries(engine, job, spec, param, excluded)
     entries += changed_away(specs, spec, param, min(owed, first), before_us - 1)
-    last = max((span.last for span in [*spans, *(e.span for e in entries)]), default=-1)
+    last = max((span.last for span in [*spans, *excluded, *(e.span for e in entries)]), default=-1)
     spans, special = _exceptions(engine, job, spec, param, spans)
     entries += special
     if catching.window_us is not None:
@@ -108,17 +109,28 @@ def plan(engine: Engine, job: int, fields: Any, before_us: int, catching: Catchi
     return rows
 
 
-def _exceptions(engine: Engine, job: int, spec: int, param: int, spans: list[Span]) -> tuple[list[Span], list[Entry]]:
-    """Leave out what has its row already (moved; or fired before the clock went back), and what a person said to skip."""
-    if not spans:
-        return spans, []
-    low, high = spans[0].first, spans[-1].last
+def excluded_entries(engine: Engine, job: int, spec: int, param: int, spans: list[Span]) -> list[Entry]:
+    """Ledger entries of what a calendar excludes, without what has a run all the same: moved before the calendar came."""
+    if spans:
+        spans = without(engine.specs, spec, param, spans, _with_row(engine, job, spec, param, spans[0].first, spans[-1].last)[0])
+    return [Entry(span, Disposition.SKIPPED, Reason.CALENDAR) for span in spans]
+
+
+def _with_row(engine: Engine, job: int, spec: int, param: int, low: int, high: int) -> tuple[set[int], list[int]]:
+    """(occurrences that have their row already: moved, or fired before the clock went back; those that a person said to skip)."""
     marked = {
         at: to for (row, at), to in engine.state.exceptions.items()
         if row == job and low <= at <= high and engine.specs.one(spec, param, at - 1) == at
     }
     has_row = {at for at, to in marked.items() if to != SKIP} | engine.taken_between(job, low, high)
-    skipped = [at for at, to in marked.items() if to == SKIP and at not in has_row]
+    return has_row, [at for at, to in marked.items() if to == SKIP and at not in has_row]
+
+
+def _exceptions(engine: Engine, job: int, spec: int, param: int, spans: list[Span]) -> tuple[list[Span], list[Entry]]:
+    """Leave out what has its row already, and what a person said to skip."""
+    if not spans:
+        return spans, []
+    has_row, skipped = _with_row(engine, job, spec, param, spans[0].first, spans[-1].last)
     spans = without(engine.specs, spec, param, spans, has_row | set(skipped))
     return spans, [Entry(Span(at, at, 1), Disposition.SKIPPED, Reason.MANUAL) for at in skipped]
 
@@ -151,8 +163,8 @@ def _limit(engine: Engine, job: int, spec: int, fields: Any, runs: list[tuple[in
 
 def _refused(engine: Engine, job: int, spec: int, fields: Any, runs: list[tuple[int, int]]) -> bool:
     """The one catch-up run of a busy job under `skip` is skipped as any other occurrence."""
-    busy = bool(fields["active"] + fields["waiting"]) and not only_backfill(engine, job)
-    return busy and len(runs) == 1 and engine.state.specs[spec]["overlap"]["policy"] == "skip"
+    busy = bool(fields["active"] + fields["waiting"]) and len(runs) == 1 and engine.specs.overlap[spec] == OVERLAP_SKIP
+    return busy and not room_beside_backfill(engine, job, OVERLAP_SKIP, 1)
 
 
 def _states(engine: Engine, job: int, spec: int, fields: Any, runs: list[tuple[int, int]], common: dict[str, int]
@@ -186,7 +198,7 @@ def settle(engine: Engine, row: int) -> None:
     entries = changed_away(engine.specs, spec, param, owed, now)
     if engine.specs.calendar[spec]:
         _, excluded = free_and_excluded(engine.specs, spec, param, owed, now)
-        entries += [Entry(span, Disposition.SKIPPED, Reason.CALENDAR) for span in excluded]
+        entries += excluded_entries(engine, row, spec, param, excluded)
     if entries:
         last = max(e.span.last for e in entries)
         common = {"job": row, "next": int(fields["next_us"]), "cursor": max(last, int(fields["cursor_us"])), "job_state": JobState.ACTIVE}
@@ -233,6 +245,6 @@ def plan_unattended(engine: Engine, row: int, fields: Any, catching: Catching) -
 
 
 __all__ = [
-    "SKIP_PAUSED", "Catching", "appended", "as_columns", "ledger_rows", "owed_after", "plan", "plan_unattended", "settle",
-    "skip_unattended", "unsettled",
+    "SKIP_PAUSED", "Catching", "appended", "as_columns", "excluded_entries", "ledger_rows", "owed_after", "plan", "plan_unattended",
+    "settle", "skip_unattended", "unsettled",
 ]

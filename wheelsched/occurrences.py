@@ -42,13 +42,13 @@ def _coming(engine: Engine, row: int, at: int) -> None:
         raise FailedPreconditionError(f"the job has no occurrence at {clock(at)}{near}")
     if at <= max(engine.now.wall_us, int(fields["cursor_us"])):
         raise FailedPreconditionError(f"the occurrence at {clock(at)} is decided already; `why` tells how")
-    if engine.taken(np.array([row], np.uint32), np.array([at], np.int64))[0] and (row, at) not in engine.state.exceptions:
-        raise FailedPreconditionError(f"the occurrence at {clock(at)} has a run already, of before the clock was set back; see `why`")
+    run_id = scheduled_run_id(engine.state.jobs.names(np.array([row], np.uint32))[0], at)
     to = engine.state.exceptions.get((row, at))
     if to is not None and to != SKIP:
-        run_id = scheduled_run_id(engine.state.jobs.names(np.array([row], np.uint32))[0], at).hex()
-        text = f"the occurrence at {clock(at)} was moved to {clock(to)} already; cancel run {run_id} to give it up"
-        raise FailedPreconditionError(text, run_id=run_id)
+        text = f"the occurrence at {clock(at)} was moved to {clock(to)} already; cancel run {run_id.hex()} to give it up"
+        raise FailedPreconditionError(text, run_id=run_id.hex())
+    if engine.state.find_run(run_id) is not None or engine.taken(np.array([row], np.uint32), np.array([at], np.int64))[0]:
+        raise FailedPreconditionError(f"the occurrence at {clock(at)} has run {run_id.hex()} already; see `why`", run_id=run_id.hex())
 
 
 def _except(engine: Engine, cmd: Incoming, row: int, at: int, to: int) -> None:
@@ -85,6 +85,9 @@ def move(engine: Engine, cmd: Incoming) -> bytes:
     _coming(engine, row, at)
     if to < engine.now.wall_us:
         raise InvalidArgumentError("to_us: that instant is past; give a coming one, or trigger the job now")
+    spec = fields["spec"].reshape(1)
+    if engine.specs.excluded(spec, np.array([at], np.int64))[0]:
+        raise FailedPreconditionError("a calendar excludes this occurrence, so there is nothing to move: trigger the job when it shall run")
     if fields["fired"] >= engine.specs.max_runs[int(fields["spec"])]:
         raise FailedPreconditionError("max_runs is used up: this occurrence would not run anyway")
     to = -(-to // MS) * MS
@@ -189,6 +192,7 @@ def backfill(engine: Engine, cmd: Incoming) -> bytes:
             engine.look_at(np.array([row], np.uint32))
         if len(again):
             engine.record("RUNS", {"at": engine.now.wall_us, "event": int(Event.REDRIVE), "run": again})
+            engine.backfilling.add(row)
     return done(engine, cmd, answer)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from .model import NEVER, Disposition, Event, JobState, Reason, RunState, Trigger
 from .schedules import KIND_AFTER
-from .specs import OVERLAP_ALLOW, whole_ms
+from .specs import OVERLAP_ALLOW, OVERLAP_BUFFER, whole_ms
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,12 +39,16 @@ def _is_active(state: NDArray[np.uint8]) -> NDArray[np.bool_]:
     return np.asarray((state >= RunState.QUEUED) & (state <= RunState.RETRY_WAIT), np.bool_)
 
 
-def only_backfill(engine: Engine, row: int) -> bool:
-    """Whether nothing but backfill is open in a job that looks busy."""
+def room_beside_backfill(engine: Engine, row: int, policy: int, limit: int) -> bool:
+    """Whether a fresh occurrence that looks refused may wait for its turn: only runs of a backfill are in its way."""
     if row not in engine.backfilling:
         return False
     fields = engine.state.runs.gather(np.array(engine.state.runs.of_job(row), np.uint32))
-    return not (fields["trigger"][fields["state"] <= RunState.RETRY_WAIT] != Trigger.BACKFILL).any()
+    own = fields[(fields["trigger"] != Trigger.BACKFILL) & (fields["disposition"] != Disposition.MOVED)]
+    waiting, active = int((own["state"] == RunState.SCHEDULED).sum()), int(_is_active(own["state"]).sum())
+    if policy == OVERLAP_BUFFER:
+        return waiting < limit
+    return waiting + active < (limit if policy == OVERLAP_ALLOW else 1)
 
 
 def make_room(engine: Engine, row: int, spec: int) -> int:
@@ -169,4 +173,7 @@ def after_completion(engine: Engine, rows: NDArray[np.uint32]) -> None:
     engine.arm_jobs(rows, following)
 
 
-__all__ = ["after_completion", "backfill_wait", "cancel_rows", "make_room", "must_wait", "only_backfill", "supersede", "take_turns"]
+__all__ = [
+    "after_completion", "backfill_wait", "cancel_rows", "make_room", "must_wait", "room_beside_backfill", "supersede",
+    "take_turns",
+]

@@ -174,11 +174,14 @@ def clock_back(engine: Engine, item: ClockBack) -> None:
     jobs = engine.state.jobs.gather(rows)
     grid = ~engine.specs.once(jobs["spec"]) if len(rows) else np.zeros(0, np.bool_)
     _delays_back(engine, rows, jobs)
+    jobs = engine.state.jobs.gather(rows)
     wrong = (jobs["updated_us"] > now) & (jobs["state"] != JobState.DELETED) & grid
     ahead = (jobs["cursor_us"] > now) | wrong
     cursor = np.where(wrong, now, np.minimum(jobs["cursor_us"], now))[ahead]
     rows, jobs = rows[ahead], jobs[ahead]
     following = engine.specs.next(jobs["spec"].copy(), jobs["param_us"].copy(), np.full(len(rows), now, np.int64))
+    delays = engine.specs.kind[jobs["spec"]] == KIND_AFTER
+    following[delays] = jobs["next_us"][delays]
     left = (following < NEVER) & (jobs["fired"] < engine.specs.max_runs[jobs["spec"]])
     live = (jobs["state"] == JobState.ACTIVE) | ((jobs["state"] == JobState.FINISHED) & left)
     following[~live] = NEVER

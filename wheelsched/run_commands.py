@@ -189,6 +189,8 @@ def _settle_dead(engine: Engine, cmd: Incoming, event: Event) -> bytes:
     rows = dead_rows(engine, cmd.request.args)
     if len(rows):
         engine.record("RUNS", {"at": engine.now.wall_us, "event": int(event), "run": rows})
+        fields = engine.state.runs.gather(rows)
+        engine.backfilling.update(fields["job"][(fields["trigger"] == Trigger.BACKFILL) & (fields["state"] == RunState.QUEUED)].tolist())
     return done(engine, cmd, {"count": len(rows)})
 
 

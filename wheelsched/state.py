@@ -216,7 +216,7 @@ class State:
         self._note(f["job"], f["note"])
         self._changed(f, b"".join([job_key(name) for name in self.jobs.names(f["job"])]), f["job"], old)
         for row in f["job"][f["state"] == JobState.DELETED].tolist():
-            self.exceptions = {pair: to for pair, to in self.exceptions.items() if pair[0] != row}
+            self.exceptions = {pair: to for pair, to in self.exceptions.items() if pair[0] != row or to != SKIP}  # a moved one has its run
 
     def _runs(self, f: dict[str, Any]) -> None:
         rows = f["run"]
