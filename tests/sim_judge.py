@@ -256,7 +256,7 @@ class Judge(Rules):
                 if reason == Reason.MISFIRE and f["disposition"][i] == Disposition.COALESCED:
                     folded[job.name] += int(f["count"][i])
             else:
-                self.run_made(job, slot, nominal, state, int(f["until"][i]), f["at"])
+                self.run_made(job, slot, nominal, state, int(f["until"][i]), f["at"], last=f["next"][i] == NEVER)
                 if reason == Reason.MISFIRE:
                     stood.add(job.name)
                     folded[job.name] -= int(f["missed"][i])
@@ -289,6 +289,7 @@ class Judge(Rules):
             assert job.wire["max_runs"] is not None
         if disposition == Disposition.TZDATA_MOVED:
             self.tzdata_moved(job, found)
+        self.newest = max(self.newest, until)
         job.cover.update(found)
         job.fates.update(dict.fromkeys(found, (disposition.name.lower(), reason.name.lower() if reason else None)))
         for at in found:
@@ -306,7 +307,7 @@ class Judge(Rules):
             inside = self.plan(job).grid(mine[0] - 1, mine[-1])
             assert len(inside) == len(mine), f"{job.name}: a row of {len(mine)} from {mine[0]} to {mine[-1]} has {len(inside)} occurrences inside"
 
-    def run_made(self, job, slot, nominal, state, until, at):
+    def run_made(self, job, slot, nominal, state, until, at, *, last):
         """A run by schedule."""
         plan = self.plan(job)
         assert plan.grid(nominal - 1, nominal), f"{job.name}: {nominal} is no occurrence of {job.wire['schedule']}"
@@ -320,7 +321,7 @@ class Judge(Rules):
             assert wall > job.floor, f"{job.name}: wall time {wall} runs again under other zone data (decided up to {job.floor})"
         if state == RunState.SCHEDULED and until >= 0:
             following = plan.next(nominal, lambda us: not self.excluded(job, us))
-            assert "jitter" in job.wire and nominal <= until < following, f"{job.name}: {nominal} is spread to {until}, the next is {following}"
+            assert "jitter" in job.wire and nominal <= until and (until < following or last), f"{job.name}: {nominal} is spread to {until}, the next is {following}"
         self.one_run(job, nominal)
         job.cover[nominal] += 1
         job.fates[nominal] = ("fired", None)
@@ -365,8 +366,7 @@ class Judge(Rules):
             job = self.jobs[name]
             if row in listed:
                 i = f["job"].tolist().index(row)
-                if self.state.meta.held_us < 0:
-                    self.close(job, f["at"])
+                self.close(job, f["at"] if self.state.meta.held_us < 0 else min(job.cursor, f["at"]))
                 job.cursor, job.after = int(f["cursor"][i]), f["at"]  # up to the new now all is decided, or was never owed
                 job.state = int(f["state"][i])
                 if job.kind == "after":

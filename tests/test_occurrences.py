@@ -137,7 +137,7 @@ def test_one_occurrence_is_skipped_and_its_neighbours_run(b):
         (1, "queued", None), (2, "skipped", "manual"), (3, "queued", None),
     ]
     assert not b.engine.state.exceptions
-    for wrong, error in (("2026-03-02T03:00", "decided"), ("2026-03-02T04:30", "no occurrence")):
+    for wrong, error in (("2026-03-02T03:00", "is past"), ("2026-03-02T04:30", "no occurrence")):
         with pytest.raises(FailedPreconditionError, match=error):
             b.client.skip("j", at(wrong))
     with pytest.raises(FailedPreconditionError, match="nothing to undo"):

@@ -12,7 +12,7 @@ from .calendars import check_calendar
 from .changes import NO_SPEC
 from .errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, ResourceExhaustedError
 from .ids import job_key
-from .misfire import settle
+from .misfire import owed_after, settle
 from .model import CALENDARS_MAX, KEY_MAX, NOTE_MAX, JobState, display_name
 from .put import job_row
 from .retime import calendar_changed
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
 
 def hold(engine: Engine, cmd: Incoming) -> bytes:
-    """Stop all triggering: no occurrence and no delayed run starts until release. What is queued goes on."""
+    """Stop all triggering: no occurrence and no delayed run starts until release. What is queued goes on. A hold stays as it was."""
     note = text(cmd.request.args, "note", NOTE_MAX)
-    set_hold(engine, cmd.uid, on=True, note=note)
+    if engine.state.meta.held_us < 0:
+        set_hold(engine, cmd.uid, on=True, note=note)
     return done(engine, cmd, _held(engine))
 
 
@@ -65,9 +66,13 @@ def put_calendar(engine: Engine, uid: int, name: str, wire: dict[str, Any]) -> i
         raise ResourceExhaustedError(f"{CALENDARS_MAX} calendars are there; delete one first")
     if engine.state.calendars.get(name) == wire:
         return _users(engine, name)
-    for row in _rows_using(engine, name):
-        engine.decide_job(row)
-        settle(engine, row)
+    rows = np.array(_rows_using(engine, name), np.uint32)
+    engine.decide_jobs(rows)
+    if len(rows):
+        fields = engine.state.jobs.gather(rows)
+        owed = owed_after(engine, fields)
+        for row in rows[engine.specs.grid(fields["spec"].copy(), fields["param_us"].copy(), owed) <= engine.now.wall_us].tolist():
+            settle(engine, row)
     engine.calendars.put(name, wire)  # raises for an unknown zone before anything is recorded
     engine.record("CALENDAR", {"at": engine.now.wall_us, "uid": uid, "name": name, "wire": wire})
     return calendar_changed(engine, name)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def get(engine: Engine, cmd: Incoming) -> bytes:
     """One job."""
-    return protocol.encode_ok(cmd.request.id, reads.job(engine.state, job_row(engine, cmd.request.args)))
+    return protocol.encode_ok(cmd.request.id, reads.job(engine, job_row(engine, cmd.request.args)))
 
 
 def upcoming(engine: Engine, cmd: Incoming) -> bytes:
@@ -68,7 +68,7 @@ def pause(engine: Engine, cmd: Incoming) -> bytes:
         raise FailedPreconditionError("the job is finished: nothing is left to pause")
     skip_unattended(engine, row)
     _change(engine, cmd, row, JobState.PAUSED, NEVER, note)
-    return done(engine, cmd, reads.job(engine.state, row))
+    return done(engine, cmd, reads.job(engine, row))
 
 
 def resume(engine: Engine, cmd: Incoming) -> bytes:
@@ -84,7 +84,10 @@ def resume(engine: Engine, cmd: Incoming) -> bytes:
     rows = np.array([row], np.uint32)
     fields = engine.state.jobs.gather(rows).copy()
     if fields["state"][0] != JobState.PAUSED:
-        return done(engine, cmd, reads.job(engine.state, row))
+        return done(engine, cmd, reads.job(engine, row))
+    parked = engine.parked.get(int(fields["spec"][0]))
+    if parked is not None:
+        raise FailedPreconditionError(f"the job is parked, its definition can't be evaluated: {parked}; put it anew")
     kind, held = engine.specs.kind[int(fields["spec"][0])], engine.state.meta.held_us >= 0
     policy = catchup or ("latest" if kind == KIND_AT else "skip")
     if held and policy != "skip" and kind != KIND_AT:
@@ -99,14 +102,14 @@ def resume(engine: Engine, cmd: Incoming) -> bytes:
         engine.record_planned(plan_unattended(engine, row, fields[0], Catching(policy, reason=SKIP_PAUSED.reason)))
     if kind == KIND_AFTER:
         engine.look_at(rows)
-    return done(engine, cmd, reads.job(engine.state, row))
+    return done(engine, cmd, reads.job(engine, row))
 
 
 def delete(engine: Engine, cmd: Incoming) -> bytes:
     """Delete a job: a tombstone keeps its cursor. Open attempts may end; what waits is cancelled, nothing is retried."""
     row = job_row(engine, cmd.request.args)
     delete_jobs(engine, cmd, np.array([row], np.uint32))
-    return done(engine, cmd, reads.job(engine.state, row))
+    return done(engine, cmd, reads.job(engine, row))
 
 
 def delete_jobs(engine: Engine, cmd: Incoming, rows: NDArray[np.uint32]) -> None:

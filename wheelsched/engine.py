@@ -7,6 +7,7 @@ batches only when the journal says that all records up to `Effects.seq` are on d
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from . import arguments, changes, commands, due, overlap, protocol, reads, recor
 from ._wheel import Wheel
 from .alarms import Alarms
 from .calendars import Calendars
-from .errors import InternalError, UnimplementedError, WheelschedError
+from .errors import InternalError, ScheduleError, UnimplementedError, WheelschedError
 from .misfire import as_columns
 from .model import (
     BATCH_MAX,
@@ -32,7 +33,7 @@ from .model import (
     Trigger,
 )
 from .schedules import KIND_AFTER, ScheduleTable
-from .specs import SpecTable
+from .specs import TRIES, SpecTable
 from .state import AS_EVER
 from .turn import ClockBack, Disconnect, Effects, Incoming, Now, WorkerGone
 
@@ -63,6 +64,7 @@ class Engine:
         """
         self.state = state
         self.zones = zones
+        zones.kept = {name: zlib.decompress(data) for name, data in state.zones.items()}  # new zone data may lack a name
         self.calendars = Calendars(zones)
         for name, wire in state.calendars.items():
             self.calendars.put(name, wire)
@@ -94,15 +96,39 @@ class Engine:
         self.delayed = Wheel(now_ms)  # runs scheduled for an instant
         self.mono = Wheel(now.mono_us // MS)  # runs in retry_wait
         self.effects = Effects()
+        self.parked: dict[int, str] = {}  # definitions that can't be evaluated, and why
         for spec in range(len(state.specs)):
-            self.specs.add(spec, state.specs[spec], now.wall_us)
+            self._compile(spec)
         before = state.meta.zone_version
         self.record("START", {
             "generation": state.meta.generation + 1, "boot_id": boot_id, "wall": now.wall_us, "mono": now.mono_us,
             "zone_version": zone_version, "server": server,
         })
         retime.other_zone_data(self, before, zone_version)
+        self._park()
         self._arm()
+
+    def _compile(self, spec: int) -> None:
+        """One stored definition that can't be evaluated stops neither the start nor the others."""
+        wire = self.state.specs[spec]
+        try:
+            self.specs.add(spec, wire, self.now.wall_us)
+        except ScheduleError as e:
+            self.parked[spec] = e.message
+            self.specs.add(spec, {**wire, "schedule": {"kind": "manual"}}, self.now.wall_us)
+
+    def _park(self) -> None:
+        """Pause the jobs whose definitions can't be evaluated, with the reason."""
+        rows = np.array(self.state.jobs.slots(), np.uint32)
+        jobs = self.state.jobs.gather(rows)
+        stop = np.isin(jobs["spec"], list(self.parked)) & (jobs["state"] == JobState.ACTIVE)
+        if stop.any():
+            rows, jobs = rows[stop], jobs[stop]
+            self.record("JOBS", {
+                "at": self.now.wall_us, "uid": SERVER_UID, "job": rows, "state": np.full(len(rows), JobState.PAUSED, np.uint8),
+                "next": np.full(len(rows), NEVER, np.int64), "cursor": jobs["cursor_us"].copy(),
+                "note": [[i, f"parked: {self.parked[spec]}; put the job anew"] for i, spec in enumerate(jobs["spec"].tolist())],
+            })
 
     def adopt(self, worker: int) -> None:
         """An external worker of a former generation: its leases hold for one lease more."""
@@ -120,6 +146,7 @@ class Engine:
         if now.wall_us < self.now.wall_us:
             now = Now(self.now.wall_us, now.mono_us) if not any(isinstance(i, ClockBack) for i in inputs) else now
         self.now = now
+        self.specs.tries_left = TRIES
         early = [i for i in inputs if isinstance(i, Incoming) and i.request.verb in _EARLY and i.conn in self.sessions]
         for item in early:  # before losses: what a worker reported before it died, or during a stall of ours, counts
             self._command(item)
@@ -262,9 +289,10 @@ class Engine:
             due.record(self, as_columns(rows))
 
     def taken(self, rows: NDArray[np.uint32], nominal: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """For which of these occurrences there is a row already, since the clock went back: in the table or in history."""
-        if not len(nominal) or int(nominal.min()) > self.state.meta.recheck_us:
-            return np.zeros(len(rows), np.bool_)
+        """Which of these occurrences have their row already: moved or backfilled ahead of time, or decided before the clock went back.
+
+        Rows of the table are seen here; those in history are known by `state.meta.blocked`.
+        """
         taken = self.state.runs.exists(rows, np.ascontiguousarray(nominal)) > 0
         blocked = self.state.meta.blocked
         if blocked:
@@ -272,11 +300,8 @@ class Engine:
         return taken
 
     def taken_between(self, row: int, first_us: int, last_us: int) -> set[int]:
-        """The nominal times of one job, within a span, that have a run already since the clock went back."""
-        if first_us > self.state.meta.recheck_us:
-            return set()
-        members = np.array(self.state.runs.of_job(row), np.uint32)
-        fields = self.state.runs.gather(members)
+        """The nominal times of one job, within a span, that have a run already."""
+        fields = self.state.runs.gather(np.array(self.state.runs.of_job(row), np.uint32))
         own = fields[(fields["state"] != RunState.SKIPPED) & (fields["trigger"] <= Trigger.BACKFILL)]["nominal_us"].tolist()
         own += [at for job, at in self.state.meta.blocked if job == row]
         return {at for at in own if first_us <= at <= last_us}

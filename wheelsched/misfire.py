@@ -238,7 +238,10 @@ def plan_unattended(engine: Engine, row: int, fields: Any, catching: Catching) -
     specs, spec, param, now = engine.specs, int(fields["spec"]), int(fields["param_us"]), engine.now.wall_us
     owed = int(owed_after(engine, fields))
     fields = fields.copy()
-    fields["next_us"] = first = min(int(fields["next_us"]), specs.one(spec, param, owed))
+    first = int(fields["next_us"])
+    if specs.kind[spec] != KIND_AFTER:  # its grid has what calendars exclude as well
+        first = min(first, specs.one(spec, param, owed))
+    fields["next_us"] = first
     if first > now and not changed_away(specs, spec, param, owed, now):
         return []
     return plan(engine, row, fields, now + 1, catching)

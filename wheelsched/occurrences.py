@@ -41,7 +41,7 @@ def _coming(engine: Engine, row: int, at: int) -> None:
         near = "" if after == NEVER else f"; the next one after it is at {clock(after)}"
         raise FailedPreconditionError(f"the job has no occurrence at {clock(at)}{near}")
     if at <= max(engine.now.wall_us, int(fields["cursor_us"])):
-        raise FailedPreconditionError(f"the occurrence at {clock(at)} is decided already; `why` tells how")
+        raise FailedPreconditionError(f"the occurrence at {clock(at)} is past; `why` tells what became of it")
     run_id = scheduled_run_id(engine.state.jobs.names(np.array([row], np.uint32))[0], at)
     to = engine.state.exceptions.get((row, at))
     if to is not None and to != SKIP:

@@ -141,7 +141,7 @@ def first_next(engine: Engine, rows: NDArray[np.uint32], spec: NDArray[np.uint32
         cursor[old] = fields["cursor_us"]
         fired[old] = np.where(fields["state"] == JobState.DELETED, 0, fields["fired"])
         was_paused[old] = fields["state"] == JobState.PAUSED
-    after = np.where(kind == KIND_AT, cursor, np.maximum(cursor, engine.now.wall_us))
+    after = np.where((kind == KIND_AT) | engine.specs.dates[spec], cursor, np.maximum(cursor, engine.now.wall_us))
     delay = (kind == KIND_AFTER) & (param <= after)  # its run is under way, or it was: the next time counts from now
     param[delay] = np.maximum(whole_ms(engine.now.wall_us) + engine.specs.a[spec[delay]], engine.specs.start[spec[delay]])
     following = engine.specs.next(spec, param, after)
@@ -285,7 +285,7 @@ def put(engine: Engine, cmd: Incoming) -> bytes:
     )
     row = engine.state.find_job(name.encode())
     assert row is not None
-    return done(engine, cmd, {**reads.job(engine.state, row), "result": _RESULTS[int(result[0])]})
+    return done(engine, cmd, {**reads.job(engine, row), "result": _RESULTS[int(result[0])]})
 
 
 def put_many(engine: Engine, cmd: Incoming) -> bytes:

@@ -24,16 +24,17 @@ DEAD_LIST: Final = 2
 _64: Final = 2**64 - 1
 
 
-def job(state: State, row: int) -> dict[str, Any]:
-    """One job as the wire shows it."""
-    rows = np.array([row], np.uint32)
+def job(engine: Engine, row: int) -> dict[str, Any]:
+    """One job as the wire shows it. A next time that a calendar excludes is none: no other is in sight."""
+    state, rows = engine.state, np.array([row], np.uint32)
     f = state.jobs.gather(rows)[0]
     wire = state.specs[int(f["spec"])]
+    none = f["next_us"] == NEVER or bool(engine.specs.excluded(f["spec"].reshape(1), f["next_us"].reshape(1))[0])
     return {
         "name": display_name(state.jobs.names(rows)[0].decode()), "state": JobState(int(f["state"])).name.lower(),
         "spec": {k: v for k, v in wire.items() if k not in ("namespace", "hash_id")}, "param_us": int(f["param_us"]),
         "payload": state.jobs.payload(row), "version": int(f["version"]), "note": state.notes.get(row, ""),
-        "next_us": None if f["next_us"] == NEVER else int(f["next_us"]), "cursor_us": None if f["cursor_us"] < 0 else int(f["cursor_us"]),
+        "next_us": None if none else int(f["next_us"]), "cursor_us": None if f["cursor_us"] < 0 else int(f["cursor_us"]),
         "active": int(f["active"]) + int(f["waiting"]), "created_us": int(f["created_us"]), "updated_us": int(f["updated_us"]),
     }
 
@@ -104,9 +105,9 @@ def as_columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
     return {name: [r[name] for r in rows] for name in rows[0]} if rows else {}
 
 
-def jobs_page(state: State, args: dict[str, Any]) -> dict[str, Any]:
+def jobs_page(engine: Engine, args: dict[str, Any]) -> dict[str, Any]:
     """A page of jobs in order of their rows; every state, deleted ones too, unless one is named."""
-    match, wanted = _glob(args, "match"), args.get("state")
+    state, match, wanted = engine.state, _glob(args, "match"), args.get("state")
     number = None
     if wanted is not None:
         try:
@@ -125,7 +126,7 @@ def jobs_page(state: State, args: dict[str, Any]) -> dict[str, Any]:
         for row, st, raw in zip(rows, states, names, strict=True):
             if (number is not None and st != number) or (match and not fnmatchcase(display_name(raw.decode()), match)):
                 continue
-            found.append(job(state, row))
+            found.append(job(engine, row))
             if len(found) == limit:
                 return {"columns": as_columns(found), "after": row + 1}
         start = rows[-1] + 1

@@ -110,8 +110,11 @@ class _Moved:
                 passed[key] = self._passed(*key)
             entries, at = passed[key]
             if entries:
+                row, last = int(rows[i]), entries[-1].span.last
+                with_run = self.engine.taken_between(row, entries[0].span.first, last)  # moved by a person: it has its row
                 state = JobState.FINISHED if at == NEVER else JobState.ACTIVE
-                planned += ledger_rows(entries, {"job": int(rows[i]), "next": at, "cursor": entries[-1].span.last, "job_state": state})
+                common = {"job": row, "next": at, "cursor": last, "job_state": state}
+                planned += ledger_rows([e for e in entries if e.span.first not in with_run], common)
         self.engine.record_planned(planned)
 
     def _passed(self, spec: int, param: int, cursor: int, at: int) -> tuple[list[Entry], int]:

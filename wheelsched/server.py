@@ -355,7 +355,7 @@ class Server:
         state = self.engine.state
         self.engine.running = self.pool.running()
         if verb == "jobs":
-            return reads.jobs_page(state, args)
+            return reads.jobs_page(self.engine, args)
         if verb == "dead":
             return reads.dead_page(state, args, self.engine.running)
         if verb == "stats":

@@ -20,13 +20,15 @@ OVERLAP_ALLOW: Final = 1
 OVERLAP_BUFFER: Final = 2
 OVERLAP_REPLACE: Final = 3  # one waits at most: the newest; cancel_other and kill_other also end what is active
 BEGIN_US: Final = -(2**63)
-FREE_TRIES: Final = 500  # excluded stretches that are passed in search of an occurrence that may run
+FREE_TRIES: Final = 100  # excluded stretches that are passed in search of an occurrence that may run
+TRIES: Final = 50_000  # of all searches of a turn
 _NO_LIMIT: Final = 0xFFFFFFFF
 _CODES: Final = {"skip": OVERLAP_SKIP, "allow": OVERLAP_ALLOW, "buffer_one": OVERLAP_BUFFER, "buffer_all": OVERLAP_BUFFER}
 _DTYPES: Final = {
     "kind": np.uint8, "a": np.int64, "overlap": np.uint8, "overlap_max": np.uint32, "start": np.int64, "end": np.int64,
     "max_runs": np.uint32, "timeout": np.int64, "skip_missed": np.bool_, "calendar": np.uint32, "jitter_us": np.int64,
     "jitter_share": np.float64, "pause_after": np.uint8, "late_after": np.int64, "quiet_from": np.int64, "quiet_until": np.int64,
+    "dates": np.bool_,
 }
 
 
@@ -49,11 +51,13 @@ class SpecTable:
     late_after: NDArray[np.int64]
     quiet_from: NDArray[np.int64]
     quiet_until: NDArray[np.int64]
+    dates: NDArray[np.bool_]  # a union of instants alone
 
     def __init__(self, schedules: ScheduleTable, calendars: Calendars) -> None:
         self.schedules = schedules
         self.calendars = calendars
         self.calendar_sets: list[tuple[str, ...]] = []
+        self.tries_left = TRIES
         self.count = 0
         self.any_jitter = self.any_after = self.any_late = False
         self._cap = 64
@@ -90,6 +94,8 @@ class SpecTable:
             if names not in self.calendar_sets:
                 self.calendar_sets.append(names)
             self.calendar[spec] = self.calendar_sets.index(names) + 1
+        parts = wire["schedule"].get("of", ())
+        self.dates[spec] = bool(parts) and all(part["schedule"]["kind"] == "at" for part in parts)
         self.any_jitter |= bool(jitter)
         self.any_after |= kind == KIND_AFTER
         self.any_late |= "late_after_us" in wire
@@ -107,9 +113,26 @@ class SpecTable:
         """As `grid`, without what a calendar excludes; where nothing else is in sight an excluded one, which is decided as skipped."""
         out = self.grid(spec, param, after)
         if self.calendar_sets:
-            for i in np.flatnonzero(self.excluded(spec, out)).tolist():
-                out[i] = self.free(int(spec[i]), int(param[i]), int(out[i]))
+            self._pass_excluded(spec, param, out, np.flatnonzero(self.excluded(spec, out)))
         return out
+
+    def _pass_excluded(self, spec: NDArray[np.uint32], param: NDArray[np.int64], out: NDArray[np.int64], left: NDArray[np.int64]) -> None:
+        """Move the instants in rows `left` of `out` on to the first ones that no calendar excludes. Where the search finds none, or has
+        taken long enough, an excluded one stays: it is decided as skipped when its time comes, and all before it.
+        """
+        for _ in range(FREE_TRIES):
+            if not len(left) or self.tries_left <= 0:
+                return
+            self.tries_left -= len(left)
+            left = left[np.argsort(out[left], kind="stable")]  # neighbours ask for the same stretch of a calendar
+            pairs = zip(spec[left].tolist(), out[left].tolist(), strict=True)
+            until = np.fromiter((self.calendars.blocked_until(self.names(s), at) for s, at in pairs), np.int64, len(left))
+            coming = np.full(len(left), NEVER, np.int64)
+            ends = until < NEVER
+            coming[ends] = self.grid(spec[left[ends]], param[left[ends]], until[ends] - 1)
+            left, coming = left[coming < NEVER], coming[coming < NEVER]
+            out[left] = coming
+            left = left[self.excluded(np.ascontiguousarray(spec[left]), coming)]
 
     def excluded(self, spec: NDArray[np.uint32], at: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which instants a calendar of their definition excludes."""
@@ -124,21 +147,6 @@ class SpecTable:
     def names(self, spec: int) -> tuple[str, ...]:
         """The calendars of a definition."""
         return self.calendar_sets[int(self.calendar[spec]) - 1] if self.calendar[spec] else ()
-
-    def free(self, spec: int, param: int, at: int) -> int:
-        """The first occurrence at or after this one that no calendar excludes; where the search finds none, an excluded one: it is decided
-        as skipped when its time comes, and all before it.
-        """
-        names, found = self.names(spec), at
-        for _ in range(FREE_TRIES):
-            until = self.calendars.blocked_until(names, found)
-            if until == found:
-                return found
-            coming = NEVER if until == NEVER else self.one(spec, param, until - 1)
-            if coming == NEVER:
-                break
-            found = coming
-        return found
 
     def next_one(self, spec: int, param: int, after: int) -> int:
         """`next` for one."""

@@ -284,7 +284,7 @@ class Simulator:
             return None
         self._step([])
         if verb == "jobs":
-            return reads.jobs_page(state, args)
+            return reads.jobs_page(self.engine, args)
         if verb == "dead":
             return reads.dead_page(state, args, running)
         if verb == "forecast":

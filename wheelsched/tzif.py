@@ -52,6 +52,7 @@ class Zones:
         self._loader = loader
         self._zones: dict[str, Zone] = {}
         self._tzinfos: dict[str, tzinfo] = {}
+        self.kept: dict[str, bytes] = {}  # for names that the loader doesn't have any more
 
     def get(self, name: str) -> Zone:
         """The zone of that name. ScheduleError if it is no text, not known, or its data can't be read."""
@@ -77,7 +78,7 @@ class Zones:
 
     def data(self, name: str) -> bytes:
         """The TZif bytes of a zone. ScheduleError if it is not known."""
-        data = self._loader(name) if isinstance(name, str) and len(name) <= _NAME_MAX else None
+        data = self._loader(name) or self.kept.get(name) if isinstance(name, str) and len(name) <= _NAME_MAX else None
         if data is None:
             raise ScheduleError(
                 f"time zone: {str(name)[:_NAME_MAX]!r} is not known; allowed: names of the tz database, such as 'UTC' "

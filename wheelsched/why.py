@@ -134,6 +134,8 @@ def _undecided(engine: Engine, row: int, f: Any, name: str, at: int, clock: Cloc
         lost = specs.schedules.wall_fate(kind, a, param, at)
         if lost is None or not int(specs.start[spec]) <= at <= int(specs.end[spec]):
             raise NotFoundError(_no_occurrence(engine, f, name, at, clock))
+        if (at <= int(owed_after(engine, f)) and lost[1] is None) or at < int(f["created_us"]):
+            raise NotFoundError(_nothing(f, name, at, clock))
         return _lost(name, at, lost, clock)
     if not int(specs.start[spec]) <= at <= int(specs.end[spec]):
         side = "before the job's start" if at < specs.start[spec] else "after the job's end"
@@ -143,10 +145,7 @@ def _undecided(engine: Engine, row: int, f: Any, name: str, at: int, clock: Cloc
         text = f"{name} does not run at {clock(at)}: the job was deleted at {clock(owed)}"
         return fate("skipped", text, reason="deleted", at_us=owed, **common)
     if at <= owed and (f["state"] != JobState.ACTIVE or f["next_us"] != at):
-        raise NotFoundError(
-            f"{name} at {clock(at)}: nothing is on record. The job was put, changed or resumed at {clock(int(f['updated_us']))},"
-            " or it is longer ago than the history is kept; `job history` has its changes"
-        )
+        raise NotFoundError(_nothing(f, name, at, clock))
     if specs.excluded(np.array([spec], np.uint32), np.array([at], np.int64))[0]:
         text = f"{name} does not run at {clock(at)}: calendar {specs.calendars.blocking(specs.names(spec), at)} excludes it"
         return fate("skipped", text, reason="calendar", **common)
@@ -185,6 +184,13 @@ def _lost(name: str, at: int, lost: tuple[str, int | None], clock: Clock) -> dic
     if instead is None:
         return fate("skipped", f"{text}, and dst_gap or dst_overlap skips it", reason=reason, scheduled_us=at)
     return fate("coalesced", f"{text}: it runs at {clock(instead)}", reason=reason, scheduled_us=at, at_us=instead)
+
+
+def _nothing(f: Any, name: str, at: int, clock: Clock) -> str:
+    return (
+        f"{name} at {clock(at)}: nothing is on record. The job was put, changed or resumed at {clock(int(f['updated_us']))},"
+        " or it is longer ago than the history is kept; `job history` has its changes"
+    )
 
 
 def _no_occurrence(engine: Engine, f: Any, name: str, at: int, clock: Clock) -> str:
