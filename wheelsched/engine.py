@@ -8,11 +8,12 @@ batches only when the journal says that all records up to `Effects.seq` are on d
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import arguments, changes, commands, due, overlap, protocol, reads, records, retime, run_commands, workers
+from . import arguments, changes, commands, due, history, overlap, protocol, reads, records, retime, run_commands, workers
 from ._wheel import Wheel
 from .alarms import Alarms
 from .calendars import Calendars
@@ -55,11 +56,11 @@ _EARLY = frozenset({"finish", "heartbeat"})
 class Engine:
     """Decides for one partition."""
 
-    def __init__(self, state: State, zones: Zones, history: Callable[[State, NDArray[np.uint32]], bytes], now: Now, *,
+    def __init__(self, state: State, zones: Zones, pack: Callable[[State, NDArray[np.uint32]], bytes], now: Now, *,
                  zone_version: str = "", boot_id: str = "", server: str = "") -> None:
         """Take over a replayed state: the first record of a generation is START, then timers are armed.
 
-        `history` packs finished rows into one block of the run history. Occurrences before `now` that have not been decided are
+        `pack` makes finished rows into one block of the run history. Occurrences before `now` that have not been decided are
         misfires.
         """
         self.state = state
@@ -69,7 +70,7 @@ class Engine:
         for name, wire in state.calendars.items():
             self.calendars.put(name, wire)
         self.specs = SpecTable(ScheduleTable(zones), self.calendars)
-        self._pack_history = history
+        self._pack_history = pack
         self.now = now
         self.server = server
         self.sessions: dict[int, workers.Session] = {}  # by connection
@@ -206,6 +207,8 @@ class Engine:
             if handler is None:
                 raise UnimplementedError(f"verb {request.verb[:40]!r} is not known; this server speaks version {protocol.VERSION}")
             frame = arguments.remembered(self, item) if request.verb in protocol.MUTATING else None
+            if request.verb in history.NEEDED and self.effects.history:
+                item = replace(item, found=history.and_more(item.found, self.effects.history, request.verb, request.args))
             if frame is None:
                 frame = handler(self, item)
         except WheelschedError as e:
@@ -300,9 +303,9 @@ class Engine:
         return taken
 
     def taken_between(self, row: int, first_us: int, last_us: int) -> set[int]:
-        """The nominal times of one job, within a span, that have a run already."""
+        """The nominal times of one job, within a span, that have their row already."""
         fields = self.state.runs.gather(np.array(self.state.runs.of_job(row), np.uint32))
-        own = fields[(fields["state"] != RunState.SKIPPED) & (fields["trigger"] <= Trigger.BACKFILL)]["nominal_us"].tolist()
+        own = fields[fields["trigger"] <= Trigger.BACKFILL]["nominal_us"].tolist()
         own += [at for job, at in self.state.meta.blocked if job == row]
         return {at for at in own if first_us <= at <= last_us}
 

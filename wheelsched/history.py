@@ -17,7 +17,7 @@ import numpy as np
 from . import changes
 from .errors import CorruptJournalError, InvalidArgumentError
 from .ids import job_key
-from .model import MS, RunState, Trigger, parse_job_name
+from .model import MS, Disposition, RunState, Trigger, parse_job_name
 from .reads import RunFilter, as_columns, run, run_fields, select_runs
 from .records import decode_blobs, decode_column, encode_blobs, encode_column
 
@@ -192,11 +192,14 @@ class Block:
         return dict(zip(nominal[keep].tolist(), state[keep].tolist(), strict=True))
 
     def fired_after(self, us: int) -> list[tuple[bytes, int]]:
-        """(job key, nominal) of runs by schedule or backfill later than an instant, for a clock that went back."""
+        """(job key, nominal) of runs by schedule or backfill later than an instant, for a clock that went back; and of what other zone
+        data passed by, which must not come again either.
+        """
         if self.last_us <= us:
             return []
         nominal = self["nominal_us"]
-        hits = np.flatnonzero((nominal > us) & (self["trigger"] <= Trigger.BACKFILL) & (self["state"] != RunState.SKIPPED))
+        stays = (self["state"] != RunState.SKIPPED) | (self["disposition"] == Disposition.TZDATA_MOVED)
+        hits = np.flatnonzero((nominal > us) & (self["trigger"] <= Trigger.BACKFILL) & stays)
         high, low = self.ids()
         return [((int(high[i]) & 0xFFFF).to_bytes(2, "big") + int(low[i]).to_bytes(8, "big"), int(nominal[i])) for i in hits.tolist()]
 
@@ -239,6 +242,14 @@ def look_for(blocks: Iterator[tuple[int, bytes]], verb: str, args: dict[str, Any
     return runs
 
 
+def and_more(found: Any, blocks: list[bytes], verb: str, args: dict[str, Any]) -> Any:
+    """What `look_for` found, and what is in later blocks."""
+    more = look_for(iter(enumerate(blocks)), verb, args)
+    if found is None or more is None:
+        return more if found is None else found
+    return found | more if isinstance(found, dict) else found + more
+
+
 def runs_page(
     state: State, blocks: Iterator[tuple[int, bytes]], args: dict[str, Any], running: dict[int, int], limit: int
 ) -> dict[str, Any]:
@@ -270,4 +281,4 @@ def runs_page(
     return {"columns": as_columns(found), "after": None}
 
 
-__all__ = ["NEEDED", "Block", "ended_us", "look_for", "of_runs", "pack", "runs_page"]
+__all__ = ["NEEDED", "Block", "and_more", "ended_us", "look_for", "of_runs", "pack", "runs_page"]

@@ -218,7 +218,7 @@ def _withdraw(engine: Engine, now: int) -> None:
     """Dispositions beyond the new now that are not runs are decided again when their time comes."""
     rows = engine.state.runs.peek(1, 2**31)
     fields = engine.state.runs.gather(rows)
-    ahead = (fields["state"] == RunState.SKIPPED) & (fields["due_us"] > now)
+    ahead = (fields["state"] == RunState.SKIPPED) & (fields["due_us"] > now) & (fields["disposition"] != Disposition.TZDATA_MOVED)
     rows, fields = rows[ahead], fields[ahead]
     if not len(rows):
         return

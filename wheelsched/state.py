@@ -19,7 +19,7 @@ from ._runs import FINISHED, RunTable
 from .changes import NO_SPEC, Changes
 from .errors import CorruptJournalError
 from .ids import job_key
-from .model import TRANSITIONS, Event, JobState, RunState, Trigger
+from .model import TRANSITIONS, Disposition, Event, JobState, RunState, Trigger
 from .records import decode, decode_fields, encode_fields
 
 if TYPE_CHECKING:
@@ -238,8 +238,8 @@ class State:
     def _fold(self, f: dict[str, Any]) -> None:
         if self.meta.recheck_us >= 0:  # after the clock went back: what leaves the table must still block its nominal time
             fields = self.runs.gather(self.runs.peek(FINISHED, f["count"]))
-            runs = (fields["trigger"] <= Trigger.BACKFILL) & (fields["state"] != RunState.SKIPPED)
-            fields = fields[runs & (fields["nominal_us"] <= self.meta.recheck_us)]
+            stays = (fields["state"] != RunState.SKIPPED) | (fields["disposition"] == Disposition.TZDATA_MOVED)
+            fields = fields[(fields["trigger"] <= Trigger.BACKFILL) & stays & (fields["nominal_us"] <= self.meta.recheck_us)]
             if len(fields):
                 ahead = fields["nominal_us"] > self.jobs.gather(np.ascontiguousarray(fields["job"]))["cursor_us"]
                 self.meta.blocked |= dict.fromkeys(zip(fields["job"][ahead].tolist(), fields["nominal_us"][ahead].tolist(), strict=True))
