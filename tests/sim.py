@@ -39,6 +39,8 @@ class Actor(TimeActions):
         self.definitions = Definitions(self.world)
         self.batches = 0
         actions = [name for name in dir(self) if name.startswith("act_")]
+        if self.rng.random() < 0.35:  # workers and crashes alone
+            actions = [a for a in actions if not hasattr(TimeActions, a)]
         chosen = [a for a in actions if self.rng.random() < 0.75]
         self.weights = {a: self.rng.choice([1, 2, 5]) for a in chosen}
         self.weights |= {f"act_{a}": n for a, n in {"put": 6, "time": 12, "lease": 8, "report": 8, "enter": 8, "spawn": 2}.items()}

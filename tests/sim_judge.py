@@ -181,7 +181,8 @@ class Judge(Rules):
             state = int(f["state"][i])
             if f["uid"] == SERVER_UID:
                 wanted = job.wire.get("pause_after")
-                assert state == JobState.PAUSED and wanted and job.dead >= wanted, f"{job.name}: paused after {job.dead} dead runs, not {wanted}"
+                assert state == JobState.PAUSED
+                assert 0 < (wanted or 0) <= job.dead, f"{job.name}: paused after {job.dead} dead runs, not {wanted}"
             if job.state == JobState.PAUSED and state in (JobState.ACTIVE, JobState.FINISHED):
                 job.after = job.cursor if job.kind == "at" else f["at"] if job.kind == "after" else job.after
                 if state == JobState.FINISHED:
@@ -227,7 +228,8 @@ class Judge(Rules):
         if job.state != JobState.FINISHED or (limit is not None and job.fired >= limit):
             return
         if job.kind == "after":
-            assert end is not None and max(at, job.param) >= end - job.wire["schedule"]["every_us"], f"{job.name}: finished, and runs are left"
+            over = end is not None and max(at, job.param) >= end - job.wire["schedule"]["every_us"]
+            assert over, f"{job.name}: finished, and runs are left"
         elif job.kind == "at":
             assert job.param <= job.cursor or (end is not None and job.param > end), f"{job.name}: finished before its time"
         else:
@@ -253,7 +255,7 @@ class Judge(Rules):
                 self.idle_at[job.name] = f["at"]
             if state == RunState.SKIPPED:
                 self.skipped(job, slot, nominal, int(f["until"][i]), int(f["count"][i]), Disposition(int(f["disposition"][i])), reason)
-                if reason == Reason.MISFIRE and f["disposition"][i] == Disposition.COALESCED:
+                if reason in (Reason.MISFIRE, Reason.PAUSE) and f["disposition"][i] == Disposition.COALESCED:
                     folded[job.name] += int(f["count"][i])
             else:
                 self.run_made(job, slot, nominal, state, int(f["until"][i]), f["at"], last=f["next"][i] == NEVER)
@@ -302,7 +304,7 @@ class Judge(Rules):
         run_id = self.ids(np.array([slot], np.uint32))[0]
         fresh = int(f["nominal_us"]) == found[0]
         mine = self.ledger[run_id] = [*(() if fresh else self.ledger[run_id]), *found]
-        assert len(mine) == f["count"] and mine[-1] == f["due_us"], f"{job.name}: a row of {f['count']} covers {mine}"
+        assert (len(mine), mine[-1]) == (f["count"], f["due_us"]), f"{job.name}: a row of {f['count']} covers {mine}"
         if Reason(int(f["reason"])) not in DST:
             inside = self.plan(job).grid(mine[0] - 1, mine[-1])
             assert len(inside) == len(mine), f"{job.name}: a row of {len(mine)} from {mine[0]} to {mine[-1]} has {len(inside)} occurrences inside"
@@ -321,7 +323,8 @@ class Judge(Rules):
             assert wall > job.floor, f"{job.name}: wall time {wall} runs again under other zone data (decided up to {job.floor})"
         if state == RunState.SCHEDULED and until >= 0:
             following = plan.next(nominal, lambda us: not self.excluded(job, us))
-            assert "jitter" in job.wire and nominal <= until and (until < following or last), f"{job.name}: {nominal} is spread to {until}, the next is {following}"
+            spread = "jitter" in job.wire and nominal <= until and (until < following or last)
+            assert spread, f"{job.name}: {nominal} is spread to {until}, the next is {following}"
         self.one_run(job, nominal)
         job.cover[nominal] += 1
         job.fates[nominal] = ("fired", None)
@@ -338,7 +341,8 @@ class Judge(Rules):
     def _supersede(self, f, _):
         """A run that only waited gave its place to another: it used nothing of max_runs."""
         for row, run_id in zip(self.state.runs.gather(f["run"]), self.ids(f["run"]), strict=True):
-            assert row["state"] == RunState.SKIPPED and row["attempt"] == 0 and row["disposition"] in (Disposition.COALESCED, Disposition.SUPERSEDED)
+            assert (row["state"], row["attempt"]) == (RunState.SKIPPED, 0)
+            assert row["disposition"] in (Disposition.COALESCED, Disposition.SUPERSEDED)
             assert row["trigger"] == Trigger.SCHEDULE, "only an occurrence gives its place to another"
             job, nominal = self.jobs[self.names[int(row["job"])]], int(row["nominal_us"])
             job.fired -= 1
@@ -351,7 +355,8 @@ class Judge(Rules):
             assert row["state"] == RunState.SKIPPED, "a run was withdrawn"
             job, mine = self.jobs[self.names[int(row["job"])]], self.ledger[run_id]
             keep = [at for at in mine if at <= f["at"]]
-            assert count == len(keep) and (not keep or until == keep[-1]), f"{job.name}: of {len(mine)} occurrences {len(keep)} are past, {count} are kept"
+            kept = count == len(keep) and (not keep or until == keep[-1])
+            assert kept, f"{job.name}: of {len(mine)} occurrences {len(keep)} are past, {count} are kept"
             for at in mine[len(keep) :]:
                 job.cover[at] -= 1
                 if not job.cover[at]:

@@ -4,8 +4,9 @@ gap skipped. Calendars in plain Python. It shares no code with the engine's due 
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
-from functools import lru_cache
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import cache, lru_cache
 from io import BytesIO
 from zoneinfo import ZoneInfo
 
@@ -32,7 +33,7 @@ def zone_data(name, version):
     return load_zone(CHANGED.get(name, name) if version == "z2" else name)
 
 
-@lru_cache(maxsize=None)
+@cache
 def zone(name, version):
     """The same for datetimes."""
     return ZoneInfo.from_file(BytesIO(zone_data(name, version)), key=name)
@@ -111,14 +112,12 @@ def cron_day(expr, name, gap, overlap, version, day):
     return tuple(sorted(spread)), gone
 
 
-@lru_cache(maxsize=None)
+@cache
 def unhashed(expr, hash_id):
     """An expression whose minute is H, with the minute that the job's name gives."""
     if not expr.startswith("H "):
         return expr
     cron = schedule_from_wire({"kind": "cron", "expr": expr, "tz": "UTC", "dst_gap": None, "dst_overlap": None, "day_or": True, "seconds": "first"})
-    from dataclasses import replace
-
     return f"{replace(cron, hash_id=hash_id).next(EPOCH, 1)[0].minute} {expr[2:]}"
 
 
@@ -160,7 +159,7 @@ class Plan:
         return range((after + 1) // DAY_US, until // DAY_US + 1)
 
     def _cron(self, schedule, day):
-        assert schedule["day_or"] and schedule["seconds"] == "first"
+        assert (schedule["day_or"], schedule["seconds"]) == (True, "first")
         expr = unhashed(schedule["expr"], self.wire.get("hash_id"))
         return cron_day(expr, schedule["tz"], schedule["dst_gap"], schedule["dst_overlap"], self.version, day)
 
@@ -218,8 +217,3 @@ def _in_span(span, day, time):
 def blocked(wires, us, version):
     """Whether any of these calendars keeps an occurrence at an instant from running."""
     return any(in_calendar(w, us, version) == (w["mode"] == "exclude") for w in wires)
-
-
-def day_of(us):
-    """The UTC date of an instant."""
-    return date.fromordinal(date(1970, 1, 1).toordinal() + us // DAY_US)

@@ -186,8 +186,9 @@ class Rules:
     def _before_late(self, f):
         for r in self.state.runs.gather(f["run"]):
             after = self.state.specs[int(r["spec"])]["late_after_us"]
-            assert r["state"] <= RunState.QUEUED and r["attempt"] == 0, "a run that was started is marked late"
-            assert f["at"] >= self.wanted_at(r) + after and r["trigger"] != Trigger.BACKFILL, "marked late in time"
+            assert (r["attempt"], r["state"] <= RunState.QUEUED) == (0, True), "a run that was started is marked late"
+            assert r["trigger"] != Trigger.BACKFILL, "what makes up for the past is marked late"
+            assert f["at"] >= self.wanted_at(r) + after, "marked late in time"
             if r["trigger"] == Trigger.SCHEDULE:
                 self.alarm(self.state.specs[int(r["spec"])])
 

@@ -166,9 +166,9 @@ class TimeActions:
         elif judge.excluded(job, at):
             assert (answer["disposition"], answer["reason"]) == ("skipped", "calendar"), told + "excluded"
         elif job.state == JobState.FINISHED:
-            assert answer["disposition"] == "skipped" and answer["reason"] == "limit", told + "over"
+            assert (answer["disposition"], answer["reason"]) == ("skipped", "limit"), told + "over"
         else:
-            assert answer["disposition"] == "pending" and answer["scheduled_us"] == at, told + "to come"
+            assert (answer["disposition"], answer["scheduled_us"]) == ("pending", at), told + "to come"
 
 
 assert set(ZONES) == set(CHANGED)

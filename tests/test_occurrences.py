@@ -174,11 +174,13 @@ def test_one_occurrence_is_moved_and_keeps_its_identity(b, to):
     assert b.client.why("j", at("2026-03-02T02:00")).disposition == "moved"
 
 
-def test_a_moved_occurrence_is_not_moved_or_skipped_again(b):
+def test_a_moved_occurrence_is_moved_again_and_not_skipped(b):
     b.put(schedule=Cron("0 * * * *"))
     run = b.client.move("j", at("2026-03-02T02:00"), at("2026-03-02T02:30"))
-    with pytest.raises(FailedPreconditionError, match=run.id):
-        b.client.move("j", at("2026-03-02T02:00"), at("2026-03-02T02:40"))
+    assert b.client.get("j").next_at == at("2026-03-02T01:00")
+    for to in ("2026-03-02T02:40", "2026-03-02T02:00", "2026-03-02T02:30"):
+        assert b.client.move("j", at("2026-03-02T02:00"), at(to)).next_at == at(to), "it may be moved again, also back"
+    assert "to 2026-03-02 02:30" in b.client.why("j", at("2026-03-02T02:00")).text
     with pytest.raises(FailedPreconditionError, match="moved"):
         b.client.skip("j", at("2026-03-02T02:00"))
     with pytest.raises(InvalidArgumentError, match="past"):

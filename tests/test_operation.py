@@ -11,7 +11,7 @@ from engine_bench import Bench, at
 from test_occurrences import START, fold
 
 import wheelsched.testing as t
-from wheelsched import At, Call, Cron, Every, FailedPreconditionError, Manual
+from wheelsched import At, Call, Cron, Every, FailedPreconditionError, Job, Manual
 from wheelsched.errors import WheelschedError
 
 
@@ -228,3 +228,38 @@ def test_a_job_whose_every_occurrence_is_excluded_goes_on_without_a_run(b):
     b.client.calendar("nights", daily=["23:00-23:30"])
     b.advance(to="2026-03-07T12:00:00Z")
     assert [(r.state, r.scheduled_at.day, r.count) for r in b.runs("j", skipped=True)][:2] == [("skipped", 3, 3), ("queued", 6, None)]
+
+
+def test_a_pause_has_a_note_of_its_own_and_history_tells_of_single_occurrences(b):
+    b.put(schedule=Cron("0 * * * *"), note="ticket 12")
+    b.client.pause("j", "disk")
+    assert b.client.get("j").note == "disk"
+    b.client.resume("j")
+    b.crash()
+    assert b.client.get("j").note == "ticket 12"
+    b.client.skip("j", at("2026-03-02T02:00"))
+    b.client.skip("j", at("2026-03-02T02:00"), undo=True)
+    b.client.move("j", at("2026-03-02T03:00"), at("2026-03-02T03:30"))
+    b.client.backfill("j", at("2026-03-01T02:00"), at("2026-03-01T04:00"))
+    for _ in range(2):
+        log = b.client.history("j")
+        assert [c.what for c in log] == ["backfill", "move", "undo skip", "skip", "resume", "pause", "create"]
+        assert log[0].note == "3 runs, 2026-03-01 02:00:00Z to 2026-03-01 04:00:00Z"
+        assert log[1].note == "2026-03-02 03:00:00Z to 2026-03-02 03:30:00Z"
+        fold(b)
+
+
+def test_what_a_hold_stopped_is_told_as_such(b):
+    b.put(schedule=Every("60s"), catchup="skip")
+    b.client.hold("kernel")
+    b.advance("5m30s")
+    b.client.hold("again")
+    b.client.release()
+    b.advance(0)
+    assert [(r.reason, r.count) for r in b.runs("j", skipped=True)] == [("pause", 5)]
+
+
+def test_an_alarm_must_be_there(b):
+    with pytest.raises(FailedPreconditionError, match="there is no job nope"):
+        b.put(schedule=Every("60s"), on_missed="nope")
+    b.client.put_many([Job("j", Call("t"), Every("60s"), on_missed="alarm"), Job("alarm", Call("t"), Manual())])

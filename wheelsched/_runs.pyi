@@ -39,6 +39,8 @@ class RunTable(RunRows):
         """Mark leased runs as to be cancelled."""
     def supersede(self, slots: NDArray[np.uint32], disposition: NDArray[np.uint8], reason: NDArray[np.uint8], at: int) -> None:
         """Runs that only waited become ledger rows."""
+    def rearm(self, slots: NDArray[np.uint32], due: NDArray[np.int64]) -> None:
+        """Scheduled runs get another instant."""
     def mark_late(self, slots: NDArray[np.uint32]) -> None:
         """Runs that were not started in time."""
     def withdraw(self, slots: NDArray[np.uint32], until: NDArray[np.int64], count: NDArray[np.uint32]) -> None:

@@ -291,6 +291,15 @@ cdef class RunTable(RunRows):
             r.ended_us = at
             self.settle(slots[i])
 
+    def rearm(self, const uint32_t[::1] slots, const int64_t[::1] due):
+        """Scheduled runs get another instant."""
+        cdef Py_ssize_t i
+        for i in range(slots.shape[0]):
+            assert self.live(slots[i]) and self.run(slots[i]).state == SCHEDULED
+        for i in range(slots.shape[0]):
+            self.touch(slots[i])
+            self.run(slots[i]).due_us = due[i]
+
     def mark_late(self, const uint32_t[::1] slots):
         """Runs that were not started in time."""
         cdef Py_ssize_t i

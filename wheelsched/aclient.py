@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .atransport import AsyncTransport
 from .bulk import put_many_flow
-from .client import RETRY_FOR_S, TIMEOUT_S, WAIT_GRACE_S, default_socket_path, user_name
+from .client import RETRY_FOR_S, TIMEOUT_S, WAIT_GRACE_S, clock_offset, default_socket_path, user_name
 from .errors import NotFoundError, RunTimeout, WheelschedError
 from .transport import check_path
 from .verbs import WAIT_S_MAX, Verbs, call_seconds, outcome
@@ -28,7 +28,7 @@ from .views import RunInfo
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping
-    from datetime import datetime
+    from datetime import datetime, timedelta
     from types import TracebackType
     from typing import Self
 
@@ -81,6 +81,9 @@ class AsyncListing(Generic[T]):
         self._ask = ask
         self._pages = pages
 
+    def __repr__(self) -> str:
+        return f"<AsyncListing of {self._pages().verb}: not asked for yet; iterate over it with `async for`>"
+
     async def __aiter__(self) -> AsyncIterator[T]:
         pages = self._pages()
         while (ask := pages.next_ask()) is not None:
@@ -103,6 +106,11 @@ class AsyncClient:
     def path(self) -> str:
         """The socket's path."""
         return self._transport.path
+
+    @property
+    def clock_offset(self) -> timedelta:
+        """As Client.clock_offset."""
+        return clock_offset(self._transport.server)
 
     async def close(self) -> None:
         """End the connection. Calls after that raise FailedPreconditionError."""

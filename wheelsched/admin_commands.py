@@ -9,7 +9,7 @@ import numpy as np
 from . import protocol
 from .arguments import done, text, whole
 from .calendars import check_calendar
-from .changes import NO_SPEC
+from .changes import BACKFILL, MOVE, NO_SPEC, SKIP, UNDO
 from .errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, ResourceExhaustedError
 from .ids import job_key
 from .misfire import owed_after, settle
@@ -44,12 +44,13 @@ def _held(engine: Engine) -> dict[str, Any]:
 
 def release(engine: Engine, cmd: Incoming) -> bytes:
     """Trigger again. What came due meanwhile is a misfire, decided by each job's policy."""
-    missed = 0
-    if engine.state.meta.held_us >= 0:
+    missed, held_us = 0, engine.state.meta.held_us
+    if held_us >= 0:
         jobs = engine.state.jobs.gather(np.array(engine.state.jobs.slots(), np.uint32))
         missed = int(((jobs["state"] == JobState.ACTIVE) & (jobs["next_us"] <= engine.now.wall_us)).sum())
         set_hold(engine, cmd.uid, on=False, note="")
         engine.missed_before_us = engine.now.wall_us
+        engine.held_span = held_us, engine.now.wall_us
         engine.effects.again = True
     return done(engine, cmd, {"held": False, "missed": missed})
 
@@ -140,9 +141,13 @@ def history(engine: Engine, cmd: Incoming) -> bytes:
 def _change(engine: Engine, change: dict[str, Any]) -> dict[str, Any]:
     old, new = _side(engine, change, "old_"), _side(engine, change, "")
     return {
-        "at_us": change["at_us"], "uid": change["uid"], "what": _what(old, new), "version": change["version"], "old": old, "new": new,
+        "at_us": change["at_us"], "uid": change["uid"], "what": _DONE.get(change["what"]) or _what(old, new),
+        "version": change["version"], "old": old, "new": new,
         "note": change["note"],
     }
+
+
+_DONE: Final = {SKIP: "skip", UNDO: "undo skip", MOVE: "move", BACKFILL: "backfill"}
 
 
 def _side(engine: Engine, change: dict[str, Any], prefix: str) -> dict[str, Any] | None:

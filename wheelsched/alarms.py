@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 LATE_FLAG: Final = 4  # _runrows.LATE
-_UNRUN: Final = (Reason.MISFIRE, Reason.WINDOW, Reason.MAX)
+_UNRUN: Final = (Reason.MISFIRE, Reason.WINDOW, Reason.MAX)  # a pause or a hold is somebody's will
 
 
 @dataclass(slots=True)

@@ -21,9 +21,10 @@ from .calendars import Calendar, check_calendar
 from .checks import check_name
 from .errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError, WheelschedError
 from .ids import job_key
-from .model import CALENDARS_MAX, FRAME_JOBS_MAX, INSTANT_MAX_US, MS, NEVER, NOTE_MAX, PAYLOAD_MAX, JobState, display_name
+from .model import CALENDARS_MAX, FRAME_JOBS_MAX, INSTANT_MAX_US, MS, NEVER, NOTE_MAX, PAYLOAD_MAX, JobState, display_name, parse_job_name
 from .put import (
     CREATED,
+    OUTSIDE,
     SPECS_MAX,
     UNCHANGED,
     UPDATED,
@@ -217,9 +218,10 @@ def _checked(engine: Engine, batch: Staged, calendars: dict[str, Any], *, decide
     seen: dict[str, int] = {}
     wires: dict[bytes, dict[str, Any]] = {}
     plans = []
+    together = _names(batch.frames)
     for frame in batch.frames:
         found = [x for x in (_fault_of(frame, i, seen) for i in range(len(frame.names))) if x is not None]
-        good, keys = _resolve(engine, frame, wires, found, {row for row, _ in found}, calendars)
+        good, keys = _resolve(engine, frame, wires, found, {row for row, _ in found}, calendars, together)
         faults += found
         plans.append(_plan(engine, frame.only(good), keys, [wires[key] for key in keys], decide=decide, faults=faults))
     fresh = sum(key not in engine.state.spec_ids for key in wires)
@@ -253,7 +255,7 @@ def _fault_of(frame: Frame, i: int, seen: dict[str, int]) -> list[Any] | None:
 
 
 def _resolve(engine: Engine, frame: Frame, wires: dict[bytes, dict[str, Any]], faults: list[list[Any]], bad: set[int],
-             calendars: dict[str, Any]) -> tuple[list[int], list[bytes]]:
+             calendars: dict[str, Any], together: frozenset[str]) -> tuple[list[int], list[bytes]]:
     """(places in the frame, keys of their definitions) of the jobs that are right; the definitions go to `wires`.
 
     Each distinct (given, namespace) is resolved once, one with H for each job.
@@ -269,7 +271,7 @@ def _resolve(engine: Engine, frame: Frame, wires: dict[bytes, dict[str, Any]], f
         key = cache.get(place)
         if key is None and place not in refused:
             try:
-                key, wire = resolved_spec(engine, frame.given[w], name, calendars)
+                key, wire = resolved_spec(engine, frame.given[w], name, calendars, together)
                 if key not in wires and key not in engine.state.spec_ids:
                     check_spec(engine, wire)
             except WheelschedError as e:
@@ -282,10 +284,29 @@ def _resolve(engine: Engine, frame: Frame, wires: dict[bytes, dict[str, Any]], f
             faults.append([frame.rows[i], refused[place]])
         elif wires[key]["schedule"]["kind"] == "at" and frame.param[i] == NEVER:
             faults.append([frame.rows[i], "at: param_us, the instant, is wanted"])
+        elif wires[key]["schedule"]["kind"] == "at" and not _inside(wires[key], int(frame.param[i])):
+            faults.append([frame.rows[i], OUTSIDE])
         else:
             good.append(i)
             keys.append(key)
     return good, keys
+
+
+def _inside(wire: dict[str, Any], at_us: int) -> bool:
+    """Whether an instant is not before start nor after end."""
+    return at_us >= (wire["start_us"] or 0) and (wire["end_us"] is None or at_us <= wire["end_us"])
+
+
+def _names(frames: list[Frame]) -> frozenset[str]:
+    """The full names of all staged jobs, those that are no names left out."""
+    found = set()
+    for frame in frames:
+        for name in frame.names:
+            try:
+                found.add(parse_job_name(name))
+            except InvalidArgumentError:
+                continue  # `_fault_of` tells it
+    return frozenset(found)
 
 
 def _plan(engine: Engine, frame: Frame, spec_keys: list[bytes], wires: list[dict[str, Any]], *, decide: bool, faults: list[list[Any]]

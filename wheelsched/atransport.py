@@ -62,6 +62,11 @@ class AsyncTransport:
         self._waiters: dict[Open[Any], asyncio.Future[None]] = {}
         self._closed = False
 
+    @property
+    def server(self) -> dict[str, Any]:
+        """What the server said of itself when the connection was made; empty before that."""
+        return self._session.server
+
     def begin(self, ask: Ask[T]) -> Open[T]:
         """Start a request; `finish` or `drop` must follow. FailedPreconditionError when the client is closed."""
         if self._closed:

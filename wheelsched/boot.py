@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from . import history
 from .admin_commands import set_hold
 from .clock import Clock
@@ -156,8 +158,9 @@ def _serve(config: Config) -> int:
     if state.tzdiff and state.tzdiff["at"] == engine.now.wall_us:
         diff = state.tzdiff
         say(f"zone data {diff['old']} became {diff['new']}: {diff['total']} jobs moved; `wheelsched admin tzdiff` lists them")
+    rows = state.jobs.gather(np.array(state.jobs.slots(), np.uint32))
     say(
-        f"serving {config.data} on {config.socket}: {len(state.jobs)} jobs, {len(state.runs)} open runs,"
+        f"serving {config.data} on {config.socket}: {len(state.jobs)} jobs, {int((rows['active'] + rows['waiting']).sum())} open runs,"
         f" generation {state.meta.generation}, {config.workers} workers, ready in {time.monotonic() - begun:.2f} s (pid {os.getpid()})"
     )
     return server.run()

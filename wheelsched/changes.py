@@ -23,14 +23,19 @@ KEY_SIZE: Final = 10
 MARK: Final = b"\xc1"  # MessagePack never begins with it: a block of runs does not either
 NO_SPEC: Final = 0xFFFFFFFF
 VERSION: Final = 1
+SEEN, SKIP, UNDO, MOVE, BACKFILL = range(5)  # what: told by the old and the new side; or about single occurrences
 _COLUMNS: Final = (
-    ("version", "<u4"), ("old_spec", "<u4"), ("old_param", "<i8"), ("old_state", "u1"), ("spec", "<u4"), ("param", "<i8"), ("state", "u1"),
+    ("what", "u1"), ("version", "<u4"), ("old_spec", "<u4"), ("old_param", "<i8"), ("old_state", "u1"), ("spec", "<u4"), ("param", "<i8"),
+    ("state", "u1"),
 )
 
 
 @dataclass(slots=True)
 class Changes:
-    """The changes of one record: a row for each job in `keys`, 10 bytes a job. Old columns hold NO_SPEC where there was no job."""
+    """The changes of one record: a row for each job in `keys`, 10 bytes a job. Old columns hold NO_SPEC where there was no job.
+
+    What was done to single occurrences is told by `what` and the note; both sides are the same then.
+    """
 
     at_us: int
     uid: int
@@ -88,4 +93,4 @@ def is_changes(block: bytes) -> bool:
     return block[:1] == MARK
 
 
-__all__ = ["NO_SPEC", "Changes", "is_changes", "pack", "unpack"]
+__all__ = ["BACKFILL", "MOVE", "NO_SPEC", "SEEN", "SKIP", "UNDO", "Changes", "is_changes", "pack", "unpack"]

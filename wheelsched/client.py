@@ -17,6 +17,7 @@ import os
 import pwd
 import time
 from abc import ABC, abstractmethod
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from .views_forecast import Forecast
     from .views_time import Backfill, Calendar, Hold, JobChange, TzDiff, Why
 
-__all__ = ["BaseClient", "Client", "Listing", "Run", "default_socket_path", "user_name"]
+__all__ = ["BaseClient", "Client", "Listing", "Run", "clock_offset", "default_socket_path", "user_name"]
 
 T = TypeVar("T")
 
@@ -68,6 +69,11 @@ def user_name(uid: int) -> str | None:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return None
+
+
+def clock_offset(hello: Mapping[str, Any]) -> timedelta:
+    """Of a server's answer to hello; zero when it has none."""
+    return timedelta(microseconds=hello.get("clock_offset_us") or 0)
 
 
 class Run(RunInfo):
@@ -108,6 +114,9 @@ class Listing(Generic[T]):
     def __init__(self, ask: Callable[[Ask[list[T]]], list[T]], pages: Callable[[], Pages[T]]) -> None:
         self._ask = ask
         self._pages = pages
+
+    def __repr__(self) -> str:
+        return f"<Listing of {self._pages().verb}: not asked for yet; iterate over it, or list(...) it>"
 
     def __iter__(self) -> Iterator[T]:
         pages = self._pages()
@@ -274,7 +283,8 @@ class BaseClient(ABC):
         self, jobs: Iterable[Job], prune: str | None = None, dry_run: bool = False, *, calendars: Mapping[str, Any] | None = None,
         timeout: Any = None,
     ) -> Applied:
-        """Put all these jobs in one commit, at most 200,000; their policies may have `note` and `paused` too.
+        """Put all these jobs (`Job` objects; only the command line reads files) in one commit, at most 200,000; their policies may have
+        `note` and `paused` too.
 
         `prune`: delete the jobs that match this pattern and are not among them. `dry_run`: only tell what would be done.
         `calendars`: {name: what `calendar` takes} to put in the same commit, before the jobs.
@@ -303,7 +313,11 @@ class BaseClient(ABC):
                 step = partial(flow.throw, e)
 
     def why(self, name: str, scheduled_at: Any, *, timeout: Any = None) -> Why:
-        """What became of the occurrence of a job at a nominal time, or will become. NotFoundError: no such job or occurrence."""
+        """What became of the occurrence of a job at a nominal time, or will become. NotFoundError: no such job or occurrence.
+
+        `scheduled_at`, here and below: an aware datetime (of any zone) or RFC 3339 text with its offset. A time on the job's clock is
+        `datetime(2026, 11, 30, 2, tzinfo=ZoneInfo("Europe/Berlin"))`.
+        """
         return self._do(self._times.why(name, scheduled_at), timeout)
 
     def skip(self, name: str, scheduled_at: Any, *, undo: bool = False, timeout: Any = None) -> Why:
@@ -393,6 +407,11 @@ class Client(BaseClient):
     def path(self) -> str:
         """The socket's path."""
         return self._transport.path
+
+    @property
+    def clock_offset(self) -> timedelta:
+        """How far the server's clock is set off from this machine's (`serve --clock-offset`); zero until a first call was answered."""
+        return clock_offset(self._transport.server)
 
     def close(self) -> None:
         """End the connection. Calls after that raise FailedPreconditionError."""

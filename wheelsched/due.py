@@ -40,15 +40,18 @@ def decide(engine: Engine, rows: NDArray[np.uint32]) -> None:
     for i in np.flatnonzero(_odd(engine, rows, jobs, nominal) & ~slow).tolist():
         more += _odd_one(engine, columns, jobs, i)
     for i in np.flatnonzero(slow).tolist():
-        more += plan(engine, int(rows[i]), jobs[i], engine.missed_before_us, _catching(engine, int(spec[i])))
+        more += plan(engine, int(rows[i]), jobs[i], engine.missed_before_us, _catching(engine, int(spec[i]), int(nominal[i])))
     if more:
         columns = appended(columns, ~slow, more)
     record(engine, columns)
 
 
-def _catching(engine: Engine, spec: int) -> Catching:
+def _catching(engine: Engine, spec: int, first_us: int) -> Catching:
+    """How a definition catches up; what came due while all triggering was held is told as such."""
     wire = engine.state.specs[spec]["catchup"]
-    return Catching(wire["policy"], wire["window_us"], wire["max"] or 1_000)
+    begin, end = engine.held_span
+    reason = Reason.PAUSE if begin <= first_us < end else Reason.MISFIRE
+    return Catching(wire["policy"], wire["window_us"], wire["max"] or 1_000, reason)
 
 
 def _plain(engine: Engine, rows: NDArray[np.uint32], jobs: Any, nominal: NDArray[np.int64], after: NDArray[np.int64],

@@ -84,6 +84,7 @@ class Engine:
         self.staged: dict[int, dict[int, Staged]] = {}  # by connection: frames that wait for `apply`
         self.durations: dict[str, tuple[int, float]] = {}  # task -> (runs measured, moving mean of their run times in microseconds)
         self.missed_before_us = now.wall_us
+        self.held_span = (NEVER, NEVER)  # from when to when all triggering was held last
         self.backfilling: set[int] = set()  # job rows that have open runs of a backfill
         self.overdue: set[int] = set()  # job rows that have jittered or moved runs that wait for their turn
         self.alarms = Alarms(now.wall_us // MS)

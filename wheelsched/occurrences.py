@@ -11,7 +11,7 @@ from .arguments import done
 from .errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, ResourceExhaustedError
 from .ids import scheduled_run_id
 from .misfire import owed_after
-from .model import BACKFILL_MAX, MS, NEVER, Event, JobState, RunState, Trigger
+from .model import BACKFILL_MAX, MS, NEVER, Disposition, Event, JobState, RunState, Trigger
 from .overlap import backfill_wait
 from .put import job_row
 from .schedules import KIND_AFTER, KIND_MANUAL
@@ -31,8 +31,17 @@ IDS_MAX: Final = 1_000  # run ids in the answer to backfill
 OWN_LIMIT_MAX: Final = 1_000
 
 
-def _coming(engine: Engine, row: int, at: int) -> None:
-    """failed_precondition unless the job has an occurrence at that instant and it is not decided yet."""
+def _waiting(engine: Engine, run_id: bytes) -> int | None:
+    """Row of a moved run that still waits for its instant."""
+    row = engine.state.find_run(run_id)
+    if row is None:
+        return None
+    fields = engine.state.runs.gather(np.array([row], np.uint32))[0]
+    return row if fields["state"] == RunState.SCHEDULED and fields["disposition"] == Disposition.MOVED else None
+
+
+def _coming(engine: Engine, row: int, at: int, *, again: bool = False) -> None:
+    """failed_precondition unless the job has an occurrence at that instant and it is not decided yet; `again`: or is moved and waits."""
     fields = engine.state.jobs.gather(np.array([row], np.uint32))[0]
     specs, spec, param = engine.specs, int(fields["spec"]), int(fields["param_us"])
     clock = Clock(engine, spec)
@@ -44,6 +53,8 @@ def _coming(engine: Engine, row: int, at: int) -> None:
         raise FailedPreconditionError(f"the occurrence at {clock(at)} is past; `why` tells what became of it")
     run_id = scheduled_run_id(engine.state.jobs.names(np.array([row], np.uint32))[0], at)
     to = engine.state.exceptions.get((row, at))
+    if again and to is not None and to != SKIP and _waiting(engine, run_id) is not None:
+        return
     if to is not None and to != SKIP:
         text = f"the occurrence at {clock(at)} was moved to {clock(to)} already; cancel run {run_id.hex()} to give it up"
         raise FailedPreconditionError(text, run_id=run_id.hex())
@@ -75,14 +86,14 @@ def skip(engine: Engine, cmd: Incoming) -> bytes:
 
 
 def move(engine: Engine, cmd: Incoming) -> bytes:
-    """One coming occurrence runs at another instant. Its run keeps the nominal time, and with it its id."""
+    """One coming occurrence runs at another instant. Its run keeps the nominal time and its id; it may be moved again, also back."""
     args = cmd.request.args
     at, to = instant_of(args), instant_of(args, "to_us")
     row = job_row(engine, args)
     fields = engine.state.jobs.gather(np.array([row], np.uint32))[0]
     if engine.specs.kind[int(fields["spec"])] == KIND_AFTER:
         raise FailedPreconditionError("the next time of this job follows from the end of its run: trigger it now instead")
-    _coming(engine, row, at)
+    _coming(engine, row, at, again=True)
     if to < engine.now.wall_us:
         raise InvalidArgumentError("to_us: that instant is past; give a coming one, or trigger the job now")
     spec = fields["spec"].reshape(1)
@@ -91,7 +102,12 @@ def move(engine: Engine, cmd: Incoming) -> bytes:
     if fields["fired"] >= engine.specs.max_runs[int(fields["spec"])]:
         raise FailedPreconditionError("max_runs is used up: this occurrence would not run anyway")
     to = -(-to // MS) * MS
-    rows = _make(engine, cmd, row, [at], Trigger.SCHEDULE, to)
+    waiting = _waiting(engine, scheduled_run_id(engine.state.jobs.names(np.array([row], np.uint32))[0], at))
+    if waiting is not None:  # moved again, perhaps back to its own time
+        rows = np.array([waiting], np.uint32)
+        engine.record("REARM", {"at": engine.now.wall_us, "run": rows, "due": np.array([to], np.int64)})
+    else:
+        rows = _make(engine, cmd, row, [at], Trigger.SCHEDULE, to)
     _except(engine, cmd, row, at, to)
     engine.arm_delayed(rows, np.array([to], np.int64))
     return done(engine, cmd, reads.run(engine.state, int(rows[0]), engine.running))

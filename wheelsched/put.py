@@ -61,10 +61,11 @@ def job_row(engine: Engine, args: dict[str, Any], *, deleted: bool = False) -> i
     raise NotFoundError(f"no job {display_name(name)}")
 
 
-def resolved_spec(engine: Engine, given: Any, name: str, coming: Collection[str] = ()) -> tuple[bytes, dict[str, Any]]:
+def resolved_spec(engine: Engine, given: Any, name: str, coming: Collection[str] = (), jobs: Collection[str] = ()
+                  ) -> tuple[bytes, dict[str, Any]]:
     """(key, resolved definition) of what was asked for a job. Records nothing; `check_spec` sees whether it can be evaluated.
 
-    `coming`: calendars that will be there when the job is put.
+    `coming`, `jobs`: calendars and jobs that will be there when the job is put.
     """
     given = check_given(given)
     wire = resolve(given, engine.state.announced.get(given["task"]))
@@ -77,7 +78,15 @@ def resolved_spec(engine: Engine, given: Any, name: str, coming: Collection[str]
         raise FailedPreconditionError(f"calendar {missing[0]!r} does not exist; make it first, then put the job")
     if wire.get("on_missed") == name:
         raise InvalidArgumentError(f"on_missed: job {display_name(name)} can't be its own alarm; name another job")
+    if "on_missed" in wire and wire["on_missed"] not in jobs and not alive(engine, wire["on_missed"]):
+        raise FailedPreconditionError(f"on_missed: there is no job {display_name(wire['on_missed'])}; put it first")
     return spec_bytes(wire), wire
+
+
+def alive(engine: Engine, name: str) -> bool:
+    """Whether a job of that full name is there and not deleted."""
+    row = engine.state.find_job(name.encode())
+    return row is not None and bool(engine.state.jobs.gather(np.array([row], np.uint32))["state"][0] != JobState.DELETED)
 
 
 def check_spec(engine: Engine, wire: dict[str, Any]) -> None:
@@ -97,9 +106,9 @@ def record_spec(engine: Engine, wire: dict[str, Any]) -> int:
     return spec
 
 
-def spec_number(engine: Engine, given: Any, name: str) -> int:
-    """Number of the resolved definition; a new one is compiled first and then recorded."""
-    key, wire = resolved_spec(engine, given, name)
+def spec_number(engine: Engine, given: Any, name: str, jobs: Collection[str] = ()) -> int:
+    """Number of the resolved definition; a new one is compiled first and then recorded. `jobs`: names that are put with it."""
+    key, wire = resolved_spec(engine, given, name, jobs=jobs)
     spec = engine.state.spec_ids.get(key)
     return record_spec(engine, wire) if spec is None else spec
 
@@ -338,12 +347,12 @@ def _specs_of(engine: Engine, given: list[Any], which: NDArray[Any], names: list
     """Definition numbers, each distinct (given, namespace) resolved once; jobs with an H in their expression one by one."""
     out = np.zeros(len(names), np.uint32)
     cache: dict[tuple[int, str], int] = {}
-    spaces = [x.partition("/")[0] for x in names]
+    spaces, together = [x.partition("/")[0] for x in names], frozenset(names)
     for i, (w, space) in enumerate(zip(which.tolist(), spaces, strict=True)):
         spec = cache.get((w, space))
         if spec is None:
             try:
-                spec = spec_number(engine, given[w], names[i])
+                spec = spec_number(engine, given[w], names[i], together)
             except (InvalidArgumentError, FailedPreconditionError) as e:
                 faults.append([i, str(e)])
                 continue

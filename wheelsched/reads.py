@@ -29,12 +29,16 @@ def job(engine: Engine, row: int) -> dict[str, Any]:
     state, rows = engine.state, np.array([row], np.uint32)
     f = state.jobs.gather(rows)[0]
     wire = state.specs[int(f["spec"])]
-    none = f["next_us"] == NEVER or bool(engine.specs.excluded(f["spec"].reshape(1), f["next_us"].reshape(1))[0])
+    following = int(f["next_us"])
+    while (row, following) in state.exceptions:  # skipped or moved by a person
+        following = engine.specs.next_one(int(f["spec"]), int(f["param_us"]), following)
+    none = following == NEVER or bool(engine.specs.excluded(f["spec"].reshape(1), np.array([following]))[0])
     return {
         "name": display_name(state.jobs.names(rows)[0].decode()), "state": JobState(int(f["state"])).name.lower(),
         "spec": {k: v for k, v in wire.items() if k not in ("namespace", "hash_id")}, "param_us": int(f["param_us"]),
-        "payload": state.jobs.payload(row), "version": int(f["version"]), "note": state.notes.get(row, ""),
-        "next_us": None if none else int(f["next_us"]), "cursor_us": None if f["cursor_us"] < 0 else int(f["cursor_us"]),
+        "payload": state.jobs.payload(row), "version": int(f["version"]),
+        "note": state.pauses.get(row) or state.notes.get(row, ""),  # why it is paused, as long as it is
+        "next_us": None if none else following, "cursor_us": None if f["cursor_us"] < 0 else int(f["cursor_us"]),
         "active": int(f["active"]) + int(f["waiting"]), "created_us": int(f["created_us"]), "updated_us": int(f["updated_us"]),
     }
 

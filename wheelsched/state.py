@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 import numpy as np
 
+from . import changes
 from ._jobs import JobTable
 from ._runs import FINISHED, RunTable
 from .changes import NO_SPEC, Changes
 from .errors import CorruptJournalError
 from .ids import job_key
-from .model import TRANSITIONS, Disposition, Event, JobState, RunState, Trigger
+from .model import TRANSITIONS, Disposition, Event, JobState, RunState, Trigger, to_datetime
 from .records import decode, decode_fields, encode_fields
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ SNAPSHOT_VERSION = 2
 READABLE = frozenset({1, 2})
 SKIP = -1  # `to` of an exception: the occurrence is skipped
 AS_EVER = -2  # it is no exception any more
+_STAMP = "%Y-%m-%d %H:%M:%SZ"
 _DUE_COLUMNS = ("job", "nominal", "state", "disposition", "reason", "until", "count", "missed")
 
 
@@ -91,6 +93,7 @@ class State:
         self.lines: dict[tuple[str, int, str, str, bool], int] = {}  # (queue, priority, namespace, task, backlog) -> list of runs
         self.workers: dict[int, Worker] = {}
         self.notes: dict[int, str] = {}
+        self.pauses: dict[int, str] = {}  # job row -> why it is paused
         self.announced: dict[str, dict[str, Any]] = {}  # task -> its decorator's values, as a worker last told them
         self.keys: dict[bytes, Key] = {}
         self.replies: OrderedDict[bytes, tuple[int, bytes]] = OrderedDict()  # rid -> (when, encoded reply)
@@ -136,7 +139,9 @@ class State:
         old = self._shown(before)
         rows = self.jobs.put(f["name"], f["key"], f["payload"], f["spec"], f["param"], f["next"], f["cursor"], f["state"], f["at"])
         self._note(rows, f["note"])
-        self._changed(f, f["key"], rows, old)
+        for row in rows[f["state"] != JobState.PAUSED].tolist() if self.pauses else ():
+            self.pauses.pop(row, None)
+        self._changed(f, f["key"], rows, old, f["note"])
         return rows
 
     def _shown(self, rows: NDArray[np.uint32]) -> dict[str, NDArray[Any]]:
@@ -152,13 +157,20 @@ class State:
                 column[known] = fields[name]
         return old
 
-    def _changed(self, f: dict[str, Any], keys: bytes, rows: NDArray[np.uint32], old: dict[str, NDArray[Any]]) -> None:
+    def _changed(self, f: dict[str, Any], keys: bytes, rows: NDArray[np.uint32], old: dict[str, NDArray[Any]], notes: list[list[Any]],
+                 what: int = changes.SEEN) -> None:
         """Keep who changed what, until it goes to history."""
         new = self.jobs.gather(rows)
         self.changes.append(Changes(f["at"], f["uid"], keys, {
-            "version": new["version"].copy(), "old_spec": old["spec"], "old_param": old["param_us"], "old_state": old["state"],
-            "spec": new["spec"].copy(), "param": new["param_us"].copy(), "state": new["state"].copy(),
-        }, [list(pair) for pair in f["note"]]))
+            "what": np.full(len(rows), what, np.uint8), "version": new["version"].copy(), "old_spec": old["spec"],
+            "old_param": old["param_us"], "old_state": old["state"], "spec": new["spec"].copy(), "param": new["param_us"].copy(),
+            "state": new["state"].copy(),
+        }, [list(pair) for pair in notes]))
+
+    def _touched(self, f: dict[str, Any], row: int, what: int, note: str) -> None:
+        """Keep who did something to single occurrences of a job."""
+        rows = np.array([row], np.uint32)
+        self._changed(f, job_key(self.jobs.names(rows)[0]), rows, self._shown(rows), [[0, note]], what)
 
     def _note(self, rows: NDArray[np.uint32], notes: list[list[Any]]) -> None:
         for i, note in notes:
@@ -181,6 +193,9 @@ class State:
         rows = self.runs.enqueue(
             f["job"], f["id"], f["spec"], f["trigger"], f["nominal"], f["due"], f["state"], f["payload"], f["at"]
         )
+        if len(rows) and f["trigger"][0] == Trigger.BACKFILL:
+            first, last = (to_datetime(int(f["nominal"][i])) for i in (0, -1))
+            self._touched(f, int(f["job"][0]), changes.BACKFILL, f"{len(rows)} runs, {first:{_STAMP}} to {last:{_STAMP}}")
         for i, key in f["key"]:
             self.keys[key] = Key(f["id"][16 * i : 16 * i + 16], f["at"])
         return rows
@@ -213,8 +228,10 @@ class State:
     def _jobs(self, f: dict[str, Any]) -> None:
         old = self._shown(f["job"])
         self.jobs.set(f["job"], f["state"], f["next"], f["cursor"], f["at"])
-        self._note(f["job"], f["note"])
-        self._changed(f, b"".join([job_key(name) for name in self.jobs.names(f["job"])]), f["job"], old)
+        for row in f["job"].tolist() if self.pauses else ():
+            self.pauses.pop(row, None)
+        self.pauses |= {int(f["job"][i]): note for i, note in f["note"] if f["state"][i] == JobState.PAUSED}
+        self._changed(f, b"".join([job_key(name) for name in self.jobs.names(f["job"])]), f["job"], old, f["note"])
         for row in f["job"][f["state"] == JobState.DELETED].tolist():
             self.exceptions = {pair: to for pair, to in self.exceptions.items() if pair[0] != row or to != SKIP}  # a moved one has its run
 
@@ -256,6 +273,7 @@ class State:
             del self.keys[key]
         for row in f["job"].tolist():
             self.notes.pop(row, None)
+            self.pauses.pop(row, None)
         gone = set(f["job"].tolist())
         self.meta.blocked = {pair: None for pair in self.meta.blocked if pair[0] not in gone}
         self.jobs.remove(f["job"])
@@ -289,6 +307,9 @@ class State:
 
     def _except(self, f: dict[str, Any]) -> None:
         for job, nominal, to in zip(f["job"].tolist(), f["nominal"].tolist(), f["to"].tolist(), strict=True):
+            moved = f" to {to_datetime(to):{_STAMP}}" if to >= 0 else ""
+            what = changes.MOVE if moved else changes.SKIP if to == SKIP else changes.UNDO
+            self._touched(f, job, what, f"{to_datetime(nominal):{_STAMP}}{moved}")
             if to == AS_EVER:
                 del self.exceptions[job, nominal]
             else:
@@ -309,6 +330,9 @@ class State:
 
     def _withdraw(self, f: dict[str, Any]) -> None:
         self.runs.withdraw(f["run"], f["until"], f["count"])
+
+    def _rearm(self, f: dict[str, Any]) -> None:
+        self.runs.rearm(f["run"], f["due"])
 
     def _told(self, f: dict[str, Any]) -> None:
         del self.changes[: f["count"]]
@@ -348,6 +372,7 @@ class State:
                 "workers": [[i, w.name, w.kind, w.generation] for i, w in sorted(self.workers.items())],
                 "announced": [[task, _ordered(options)] for task, options in sorted(self.announced.items())],
                 "notes": sorted(self.notes.items()),
+                "pauses": sorted(self.pauses.items()),
                 "keys": [[k, v.run_id, v.at_us] for k, v in sorted(self.keys.items())],
                 "replies": [[rid, at, reply] for rid, (at, reply) in self.replies.items()],
             },
@@ -416,6 +441,7 @@ class State:
             self.exceptions = {(job, at): to for job, at, to in small["exceptions"]}
             self.calendars, self.zones = dict(small["calendars"]), dict(small["zones"])
             self.tzdiff = decode_fields(small["tzdiff"]) if small["tzdiff"] else {}
+            self.pauses = dict(small["pauses"])
             self.changes = [Changes.from_plain(entry) for entry in small["changes"]]
         self.announced = dict(small["announced"])
         self.notes = dict(small["notes"])

@@ -68,6 +68,11 @@ class Transport:
         self._link: _Link | None = None
         self._connecting = False
 
+    @property
+    def server(self) -> dict[str, Any]:
+        """What the server said of itself when the connection was made; empty before that."""
+        return self._session.server
+
     def begin(self, ask: Ask[T]) -> Open[T]:
         """Start a request; `finish` or `drop` must follow. FailedPreconditionError when the client is closed."""
         if self._pid != os.getpid():  # a forked child: the parent's connection is not ours to use or to shut down

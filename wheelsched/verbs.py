@@ -152,7 +152,7 @@ class Pages(Generic[T]):
     """A listing as a series of questions: `next_ask` until it is None, `take` each answer."""
 
     def __init__(self, verb: str, args: dict[str, Any], limit: int | None, make: Callable[[dict[str, Any]], T]) -> None:
-        self._verb = verb
+        self.verb = verb
         self._args = args
         self._left = limit
         self._make = make
@@ -164,14 +164,14 @@ class Pages(Generic[T]):
         if self._ended or self._left == 0:
             return None
         limit = PAGE if self._left is None else min(PAGE, self._left)
-        return Ask(self._verb, {**self._args, "after": self._after, "limit": limit}, self._read)
+        return Ask(self.verb, {**self._args, "after": self._after, "limit": limit}, self._read)
 
     def _read(self, result: Any) -> list[T]:
         columns = field_of(result, "columns", dict)
         after = result.get("after")
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         if after is not None and after == self._after:
-            raise InternalError(f"the server's listing of {self._verb} doesn't move on")
+            raise InternalError(f"the server's listing of {self.verb} doesn't move on")
         self._after, self._ended = after, after is None
         if self._left is not None:
             rows = rows[: self._left]

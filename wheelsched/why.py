@@ -6,6 +6,7 @@ all that bears on it: a person's exception, a pause, a hold, a calendar, a zone 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +24,7 @@ from .state import SKIP
 if TYPE_CHECKING:
     from .engine import Engine
     from .turn import Incoming
+    from .tzif import Zone
 
 _REASONS: Final = {
     "overlap": "an earlier run was still open", "misfire": "nobody could trigger it in time and the catch-up policy left it out",
@@ -47,6 +49,12 @@ class Clock:
     def __init__(self, engine: Engine, spec: int) -> None:
         zones = sorted(zones_of(engine.state.specs[spec]["schedule"]))
         self._zone = engine.zones.tzinfo(zones[0]) if len(zones) == 1 else UTC
+        self._changes = engine.zones.get(zones[0] if len(zones) == 1 else "UTC")
+
+    def before_change(self, us: int) -> str:
+        """The wall time as it would be without the last change of the zone: one that the clock skipped."""
+        wall = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=us + _offset_before_change(self._changes, us))
+        return wall.strftime("%Y-%m-%d %H:%M:%S")
 
     def __call__(self, us: int) -> str:
         moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=us)
@@ -54,6 +62,12 @@ class Clock:
         form = "milliseconds" if us % 1_000_000 else "seconds"
         text = local.isoformat(sep=" ", timespec=form)
         return text if local.utcoffset() else text.replace("+00:00", "Z")
+
+
+def _offset_before_change(zone: Zone, us: int) -> int:
+    """Offset from UTC, microseconds, before the last change at or before an instant."""
+    i = bisect_right(zone.at_s, us // 1_000_000)
+    return zone.offset_s[max(0, i - 1)] * 1_000_000
 
 
 def fate(disposition: str, text: str, **more: Any) -> dict[str, Any]:
@@ -108,6 +122,10 @@ def _decided(run: dict[str, Any], name: str, at: int, clock: Clock) -> dict[str,
             how = f"as catch-up, {format_duration(late // 1_000_000 * 1_000_000)} late"
             how += f", standing for {run['missed']} missed ones too" if run["missed"] else ""
         moved = run["disposition"] == "moved"
+        if moved and run["next_us"]:
+            common["at_us"] = run["next_us"]
+            text = f"{name} was moved by a person from {clock(at)} to {clock(run['next_us'])}: run {run['id']} waits for that"
+            return fate("moved", text, reason="manual", **common)
         how = "moved by a person" if moved else how
         return fate("moved" if moved else "fired", f"{name} at {clock(at)}: run {run['id']} ({how}) is {state}", reason=reason, **common)
     common["run_id"] = None
@@ -136,7 +154,7 @@ def _undecided(engine: Engine, row: int, f: Any, name: str, at: int, clock: Cloc
             raise NotFoundError(_no_occurrence(engine, f, name, at, clock))
         if (at <= int(owed_after(engine, f)) and lost[1] is None) or at < int(f["created_us"]):
             raise NotFoundError(_nothing(f, name, at, clock))
-        return _lost(name, at, lost, clock)
+        return _lost(name, at, lost, clock, clock.before_change(at) if lost[0] == "dst_gap" else clock(at))
     if not int(specs.start[spec]) <= at <= int(specs.end[spec]):
         side = "before the job's start" if at < specs.start[spec] else "after the job's end"
         return fate("skipped", f"{name} does not run at {clock(at)}: it is {side}", reason="limit", **common)
@@ -156,7 +174,7 @@ def _coming(engine: Engine, row: int, f: Any, name: str, at: int, clock: Clock, 
     """An occurrence that the schedule has and nothing excludes."""
     common: dict[str, Any] = {"scheduled_us": at, "at_us": at}
     if f["state"] == JobState.PAUSED:
-        note = engine.state.notes.get(row)
+        note = engine.state.pauses.get(row)
         since = f"{name} is paused since {clock(int(f['updated_us']))}" + (f" ({note})" if note else "")
         text = "will not run unless it is resumed before" if at > now else "waits for the resume, which skips it unless told otherwise"
         return fate("pending", f"{since}: the occurrence at {clock(at)} {text}", reason="pause", **common)
@@ -176,11 +194,11 @@ def _coming(engine: Engine, row: int, f: Any, name: str, at: int, clock: Clock, 
     return fate("pending", f"{name} will fire at {clock(at)}, because {because}", **common)
 
 
-def _lost(name: str, at: int, lost: tuple[str, int | None], clock: Clock) -> dict[str, Any]:
+def _lost(name: str, at: int, lost: tuple[str, int | None], clock: Clock, wall: str) -> dict[str, Any]:
     """A wall time that a zone change took away."""
     reason, instead = lost
     what = "that wall time does not exist" if reason == "dst_gap" else "that wall time comes twice"
-    text = f"{name} at {clock(at)}: {what} on that day (daylight saving)"
+    text = f"{name} at {wall}: {what} on that day (daylight saving)"
     if instead is None:
         return fate("skipped", f"{text}, and dst_gap or dst_overlap skips it", reason=reason, scheduled_us=at)
     return fate("coalesced", f"{text}: it runs at {clock(instead)}", reason=reason, scheduled_us=at, at_us=instead)

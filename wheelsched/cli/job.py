@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,6 +21,7 @@ from .times import DST_LEGEND, Times, instant_text, micros, relative, schedule_z
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from datetime import datetime
 
     from ..schedule import Schedule
     from ..views import JobInfo
@@ -58,7 +59,7 @@ def put(name: str, task: str, argv: tuple[str, ...], paused: bool, note: str, ve
     found = sh.client.put(name, work, when, paused=True if paused else None, note=note, version=version, **policies(flags))
     times = Times(sh.times)
     tz = zone_of(found)
-    due = "" if found.next_at is None else f"; next {times.show(found.next_at, tz)}, {relative(found.next_at, datetime.now(UTC))}"
+    due = "" if found.next_at is None else f"; next {times.show(found.next_at, tz)}, {relative(found.next_at, sh.now)}"
     show_one(sh, found.to_dict(), lambda: [f"{found.name}: {found.result or 'put'}, {found.state}{due}"])
 
 
@@ -69,10 +70,10 @@ def put(name: str, task: str, argv: tuple[str, ...], paused: bool, note: str, ve
 def list_(match: str | None, state: str | None, limit: int | None) -> None:
     """List jobs whose name matches a glob."""
     sh = shell()
-    times, now = Times(sh.times), datetime.now(UTC)
+    times = Times(sh.times)
 
     def cells(found: JobInfo) -> list[str]:
-        soon = "-" if found.next_at is None else relative(found.next_at, now)
+        soon = "-" if found.next_at is None else relative(found.next_at, sh.now)
         return [
             found.name, found.state, found.task, cut(describe_schedule(found), 40), times.show(found.next_at, zone_of(found)), soon,
             str(found.active), cut(found.note or "", 40),
@@ -115,7 +116,7 @@ def get(name: str) -> None:
 
 
 def _page(found: JobInfo, times: Times) -> Iterator[str]:
-    now, tz, spec = datetime.now(UTC), zone_of(found), found.spec
+    now, tz, spec = shell().now, zone_of(found), found.spec
     retry, overlap, catchup = spec["retry"], spec["overlap"], spec["catchup"]
     due = "-" if found.next_at is None else f"{times.show(found.next_at, tz)}, {relative(found.next_at, now)}"
     yield from pairs([
@@ -170,7 +171,7 @@ def next_(name: str, n: int) -> None:
 def show_instants(instants: list[datetime], tz: str, empty: str) -> None:
     """Coming times, one a line; as JSON a list of RFC 3339 instants in UTC."""
     sh = shell()
-    times, now = Times(sh.times), datetime.now(UTC)
+    times, now = Times(sh.times), sh.now
     show_many(sh, instants, instant_text, ["TIME", "IN"], lambda m: [times.show(m, tz), relative(m, now)], times, empty)
 
 

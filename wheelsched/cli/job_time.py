@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,14 +11,17 @@ from ..errors import NotFoundError
 from .output import number, pairs, show_many, show_one
 from .policies import overlap as overlap_of
 from .shell import Verb, say, shell
-from .times import Times, is_wall, parse_moment, parse_wall, relative, schedule_zone
+from .times import Times, instant_text, is_wall, parse_moment, parse_wall, relative, schedule_zone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from datetime import datetime
 
     from ..views_time import Backfill, JobChange, Why
+    from .times import Wall
 
 _TIME_HELP = "TIME is RFC 3339 (2026-03-29T01:30:00Z), or a time on the job's own clock (2026-03-29T02:30)."
+_CLOCK_CHANGE = ("dst_gap", "dst_overlap")
 _SHOWN_IDS = 10  # of a backfill, on the terminal
 
 
@@ -40,13 +42,25 @@ def why(name: str, time: str) -> None:
     """Say what became of a job's occurrence, or will: did it run, and if not, why."""
     sh = shell()
     tz = _zone(name, time)
-    if is_wall(time) and (wall := parse_wall(time, tz)).clash:
-        times = Times(sh.times)
-        say(f"{wall.clash}; this is about {times.show(wall.shifted, tz)}")
-        moment = wall.shifted
-    else:
-        moment = parse_moment(time, tz)
-    _show_why(sh.client.why(name, moment), tz)
+    wall = parse_wall(time, tz) if is_wall(time) else None
+    moment = wall.shifted if wall is not None and wall.clash else parse_moment(time, tz)
+    answer = sh.client.why(name, moment)
+    if wall is not None and wall.clash:
+        say(_which(wall, answer, Times(sh.times), tz))
+    _show_why(answer, tz)
+
+
+def _which(wall: Wall, answer: Why, times: Times, tz: str) -> str:
+    """What is answered about when the clock of the zone does not show the time asked about, or shows it twice."""
+    if wall.end is None:
+        return f"{wall.clash}; this is about the first, {times.show(wall.shifted, tz)}"
+    if answer.reason in _CLOCK_CHANGE:
+        return wall.clash
+    end = instant_text(wall.end)
+    return (
+        f"{wall.clash}; {times.show(wall.shifted, tz)}, as long after the change, is a time of the schedule itself, and this is about that."
+        f" What the clock skips runs at the end of the gap: `job why ... {end}`"
+    )
 
 
 def _show_why(answer: Why, tz: str) -> None:
@@ -54,16 +68,25 @@ def _show_why(answer: Why, tz: str) -> None:
 
 
 def _why_page(w: Why, tz: str) -> Iterator[str]:
-    times, now = Times(shell().times), datetime.now(UTC)
-    decided = "-" if w.at is None else f"{times.show(w.at, tz)}, {relative(w.at, now)}"
+    times, now = Times(shell().times), shell().now
+    at = "-" if w.at is None else f"{times.show(w.at, tz)}, {relative(w.at, now)}"
     several = w.count is not None and w.count > 1
     yield w.text
     yield ""
     yield from pairs([
         ("disposition", w.disposition + (f" ({w.reason})" if w.reason else "")), ("nominal time", times.show(w.scheduled_at, tz)),
         ("one of", f"{number(w.count or 0)} occurrences, up to {times.show(w.until, tz)}" if several else ""),
-        ("will run" if w.disposition == "pending" else "decided", decided), ("run", w.run_id or ""), ("gave way to run", w.blocking or ""),
+        (_at_means(w, now), at), ("run", w.run_id or ""), ("gave way to run", w.blocking or ""),
     ])
+
+
+def _at_means(w: Why, now: datetime) -> str:
+    """What the instant of an answer is."""
+    if w.disposition == "pending":
+        return "due" if w.reason else "will run"  # paused or held: perhaps not
+    if w.at is None or w.at <= now:
+        return "ran instead at" if w.reason in _CLOCK_CHANGE else "decided"
+    return "runs at"
 
 
 @click.command(cls=Verb, epilog=_TIME_HELP)
@@ -88,7 +111,7 @@ def move(name: str, time: str, to: str) -> None:
     run = sh.client.move(name, parse_moment(time, tz), target)
     show_one(sh, run.to_dict(), lambda: [run.id])
     if sh.table:
-        say(f"{run.job}: moved to {Times(sh.times).show(target, tz)}, {relative(target, datetime.now(UTC))}; run is {run.state}")
+        say(f"{run.job}: moved to {Times(sh.times).show(target, tz)}, {relative(target, sh.now)}; run is {run.state}")
 
 
 @click.command(cls=Verb, epilog=_TIME_HELP)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -16,6 +15,7 @@ from .times import Times, relative, schedule_zone, span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from datetime import datetime
 
     from ..client import Run
     from ..views import Attempt
@@ -110,11 +110,18 @@ def show_runs(sh: Shell, runs: Any, empty: str) -> None:
 
     def cells(r: Run) -> list[str]:
         took = "-" if r.started_at is None or r.ended_at is None else span((r.ended_at - r.started_at).total_seconds())
-        late = "-" if r.started_at is None or r.scheduled_at is None else span((r.started_at - r.scheduled_at).total_seconds())
-        return [r.id, r.job, r.state, str(r.attempt), times.show(r.scheduled_at, zones.of(r)), late, took, cut(_why(r), 80)]
+        due, tz = due_at(r), zones.of(r)
+        late = "-" if r.started_at is None or due is None else span((r.started_at - due).total_seconds())
+        moved = f"moved to {times.show(due, tz)}" if r.disposition == "moved" else ""
+        return [r.id, r.job, r.state, str(r.attempt), times.show(r.scheduled_at, tz), late, took, cut(", ".join(filter(None, [moved, _why(r)])), 120)]
 
     heads = ["RUN", "JOB", "STATE", "ATTEMPT#", "SCHEDULED", "LAG#", "TOOK#", "WHY"]
     show_many(sh, runs, lambda r: r.to_dict(), heads, cells, times, empty)
+
+
+def due_at(r: Run) -> datetime | None:
+    """When it was to start: its nominal time, or where somebody moved it (once it is queued, when that happened)."""
+    return r.next_at or r.queued_at if r.disposition == "moved" else r.scheduled_at
 
 
 def _why(r: Run) -> str:
@@ -137,7 +144,7 @@ def get(run_id: str) -> None:
 
 
 def _page(r: Run, times: Times, tz: str) -> Iterator[str]:
-    now = datetime.now(UTC)
+    now = shell().now
     due = "-" if r.next_at is None else f"{times.show(r.next_at, tz)}, {relative(r.next_at, now)}"
     yield from pairs([
         ("run", r.id), ("job", r.job), ("state", r.state + (f" ({r.reason})" if r.reason else "") + (", late" if r.late else "")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
@@ -62,6 +63,12 @@ class Shell:
             self._client = Client(self.socket)
             click.get_current_context().find_root().call_on_close(self._client.close)
         return self._client
+
+    @property
+    def now(self) -> datetime:
+        """The server's time, as far as it is known: its clock may be set off from this machine's. For "in 3m"."""
+        now = datetime.now(UTC)
+        return now if self._client is None else now + self._client.clock_offset
 
     @property
     def table(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ..errors import InvalidArgumentError
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 DST_MARK: Final = "*"
 DST_LEGEND: Final = f"{DST_MARK} that zone's clock changes on this day"
+_ENDS: Final = (date.min, date.max)
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
 
@@ -37,8 +38,9 @@ def instant_text(moment: datetime) -> str:
 
 def changes_today(moment: datetime) -> bool:
     """Does the zone of an aware datetime change its offset on that local day, or right before it?"""
-    zone = moment.tzinfo
-    day = datetime(moment.year, moment.month, moment.day, tzinfo=zone)
+    day = datetime(moment.year, moment.month, moment.day, tzinfo=moment.tzinfo)
+    if moment.date() in _ENDS:  # there is no day after it, or none before it
+        return False
     after = day + timedelta(days=1)
     return day.utcoffset() != after.utcoffset() or moment.utcoffset() not in (day.utcoffset(), after.utcoffset())
 
@@ -86,6 +88,20 @@ _WALL: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)
 
 
 _OFFSET_GIVEN: Final = re.compile(r"(?:[Zz]|[+-]\d\d:\d\d)$", re.ASCII)
+_NO_SECONDS: Final = re.compile(r"(\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d)([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+
+
+
+def _change(before: datetime, after: datetime) -> datetime:
+    """The first whole second with the offset of `after`, of two instants on the two sides of one change of their zone's clock."""
+    low, high = (round(moment.timestamp()) for moment in (before, after))
+    while high - low > 1:
+        middle = (low + high) // 2
+        if datetime.fromtimestamp(middle, after.tzinfo).utcoffset() == after.utcoffset():
+            high = middle
+        else:
+            low = middle
+    return datetime.fromtimestamp(high, after.tzinfo)
 
 
 class Wall(NamedTuple):
@@ -94,6 +110,7 @@ class Wall(NamedTuple):
     instants: list[datetime]  # none in a gap, two when the clock shows it twice; in that zone
     shifted: datetime  # in a gap: as far behind it as the time is in it, else the first instant
     clash: str  # in words what is wrong with it; empty when it is one instant
+    end: datetime | None = None  # of the gap that it is in: its first instant after it
 
 
 def is_wall(text: str) -> bool:
@@ -112,11 +129,15 @@ def parse_wall(text: str, tz: str, what: str = "time") -> Wall:
             f"{what}: {text[:60]!r} is no time; write RFC 3339, 2026-11-29T08:30:00Z, or a time on the job's clock, 2026-11-29T08:30"
         )
     zone = Zones(load_zone).tzinfo(tz)
-    first, second = (naive.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
+    try:
+        first, second = (naive.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
+        local = [moment.astimezone(zone) for moment in (first, second)]
+    except OverflowError:
+        raise InvalidArgumentError(f"{what}: {text[:60]} in {tz} is out of range; 1970 to 9999 are allowed") from None
     shown, day = naive.strftime("%H:%M:%S").removesuffix(":00"), naive.date()
-    local = [moment.astimezone(zone) for moment in (first, second)]
     if first > second:  # PEP 495: in a gap the first reads it by the offset before, the second by the one after
-        return Wall([], local[0], f"there is no {shown} on {day} in {tz}: the clock goes from {_offset(local[1])} to {_offset(local[0])}")
+        clash = f"there is no {shown} on {day} in {tz}: the clock goes from {_offset(local[1])} to {_offset(local[0])}"
+        return Wall([], local[0], clash, _change(local[1], local[0]))
     if first < second:
         times = " and ".join(f"{naive.isoformat(timespec='seconds')}{_offset(moment)}" for moment in local)
         return Wall(local, local[0], f"{shown} on {day} is twice in {tz}: {times}")
@@ -124,7 +145,11 @@ def parse_wall(text: str, tz: str, what: str = "time") -> Wall:
 
 
 def parse_moment(text: str, tz: str, what: str = "time") -> datetime:
-    """An instant of RFC 3339 text, or of a time on the clock of a zone. InvalidArgumentError in a gap, and for one of two."""
+    """An instant of RFC 3339 text, where seconds may be left out, or of a time on the clock of a zone.
+
+    InvalidArgumentError in a gap, and for one of two.
+    """
+    text = _NO_SECONDS.sub(r"\1:00\2", text)
     if _OFFSET_GIVEN.search(text):
         return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=parse_instant(text, what))
     wall = parse_wall(text, tz, what)
@@ -152,7 +177,10 @@ class Times:
         if moment is None:
             return "-"
         utc = moment.astimezone(UTC)
-        local = moment.astimezone() if self._mode == "local" else moment.astimezone(self.zone(tz))
+        try:
+            local = moment.astimezone() if self._mode == "local" else moment.astimezone(self.zone(tz))
+        except OverflowError:  # at the end of the year 9999, some zones are in the next one
+            local = utc
         if local.tzinfo is UTC or (self._mode == "local" and not local.utcoffset()):
             return _clock(utc) + "Z"
         mark = ""
