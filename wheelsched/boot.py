@@ -14,6 +14,7 @@ import numpy as np
 from . import history
 from .admin_commands import set_hold
 from .clock import Clock
+from .config import format_offset
 from .connections import Listener
 from .cron import Zones
 from .engine import Engine
@@ -97,9 +98,9 @@ def _same_offset(config: Config, *, fresh: bool) -> None:
         return
     made_with = int(note.read_text(encoding="ascii")) if note.exists() else 0
     if made_with != config.clock_offset_us:
-        raise ConfigError(
-            f"clock_offset: {config.data} was made with {made_with / US:g} s, not {config.clock_offset_us / US:g} s; start it with that"
-        )
+        flag, given = (f"--clock-offset={format_offset(us)}" for us in (made_with, config.clock_offset_us))
+        advice = f"start it with {flag}" if made_with else "start it without an offset"
+        raise ConfigError(f"clock_offset: {config.data} was made {f'with {flag}' if made_with else 'without one'}, not with {given}; {advice}")
 
 
 def _workers_dir(config: Config) -> Path:

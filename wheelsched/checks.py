@@ -21,6 +21,7 @@ from .model import (
     OVERLAPS,
     PRIORITY_MAX,
     US,
+    format_duration,
     parse_job_name,
     parse_task_name,
 )
@@ -64,8 +65,13 @@ def fields(value: Any, what: str, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: value.get(name) for name in names}
 
 
-def _duration(value: Any, what: str) -> int:
-    return _integer(value, f"{what} in µs", MS, DURATION_MAX_US)
+def _duration(value: Any, what: str, low: int = MS) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidArgumentError(f"{what}: a whole number of microseconds is wanted, not {str(value)[:60]}")
+    if not low <= value <= DURATION_MAX_US:
+        given = f"{value} µs" if value < 0 or value > DURATION_MAX_US else format_duration(value)
+        raise InvalidArgumentError(f"{what}: {format_duration(low)} to 100 years are allowed, not {given}")
+    return int(value)
 
 
 def _instant(value: Any, what: str) -> int:
@@ -94,9 +100,9 @@ def _retry(value: Any, what: str) -> dict[str, Any]:
         raise InvalidArgumentError(f"retry not_on: a list of at most {_NOT_ON_MAX} names of exception types is wanted")
     return {
         "attempts": _integer(got["attempts"], "retry attempts", 1, ATTEMPTS_MAX),
-        "backoff_us": _integer(got["backoff_us"], "retry backoff in µs", 0, DURATION_MAX_US),
+        "backoff_us": _duration(got["backoff_us"], "retry backoff", 0),
         "factor": float(factor),
-        "cap_us": _integer(got["cap_us"], "retry cap in µs", 0, DURATION_MAX_US),
+        "cap_us": _duration(got["cap_us"], "retry cap", 0),
         "not_on": [_text(name, "retry not_on", _ERROR_NAME_MAX) for name in not_on],
     }
 
@@ -119,7 +125,7 @@ def _catchup(value: Any, what: str) -> dict[str, Any]:
     if policy not in CATCHUPS:
         raise InvalidArgumentError(f"catchup: {str(policy)[:60]!r} is not one of {', '.join(CATCHUPS)}")
     if window is not None:
-        window = _integer(window, "catchup window in µs", 0, DURATION_MAX_US)
+        window = _duration(window, "catchup window", 0)
     if limit is not None:
         limit = _integer(limit, "catchup max", 1, _COUNT_MAX)
         if policy != "all":
@@ -134,7 +140,7 @@ def _jitter(value: Any, what: str) -> dict[str, Any]:
     if (got["us"] is None) == (got["percent"] is None):
         raise InvalidArgumentError("jitter: either a duration or a percentage of the period is wanted")
     if got["us"] is not None:
-        return {"us": _integer(got["us"], "jitter in µs", 0, DURATION_MAX_US)}
+        return {"us": _duration(got["us"], "jitter", 0)}
     percent = got["percent"]
     if isinstance(percent, bool) or not isinstance(percent, int | float) or not 0 <= percent <= 100:
         raise InvalidArgumentError(f"jitter: a percentage from 0 to 100 is wanted, not {str(percent)[:60]}")

@@ -133,8 +133,7 @@ def check_text(expr: object, seconds: object) -> None:
 def split(expr: str, seconds: str = "first") -> list[tuple[Field, str]]:
     """The fields of an expression with their texts in lower case; second and year only if given. No alias is left."""
     check_text(expr, seconds)
-    text = expr.strip(" \t\r\n").lower()
-    shown = repr(text[:60])
+    text, shown = expr.strip(" \t\r\n").lower(), repr(expr.strip(" \t\r\n")[:60])
     if not text.isascii() or not text.replace("\t", " ").isprintable():
         raise ScheduleError(f"cron expression {shown}: only printable ASCII on one line is allowed")
     if text.startswith("@"):

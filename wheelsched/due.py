@@ -167,6 +167,8 @@ def record(engine: Engine, columns: dict[str, NDArray[Any]]) -> None:
     replacing = (specs.overlap[spec] == OVERLAP_REPLACE) & (columns["state"] == RunState.SCHEDULED) & (columns["until"] == WAITS)
     for i in np.flatnonzero(replacing & (columns["reason"] != Reason.MISFIRE)).tolist():
         columns["missed"][i] += make_room(engine, int(columns["job"][i]), int(spec[i]))
+        if columns["next"][i] == NEVER:
+            _go_on(engine, columns, i)
     made = engine.record("DUE", {"at": engine.now.wall_us, **columns})
     engine.arm_jobs(columns["job"], columns["next"])
     state = columns["state"][columns["state"] > 0]
@@ -182,6 +184,16 @@ def record(engine: Engine, columns: dict[str, NDArray[Any]]) -> None:
         engine.look_at(columns["job"][(specs.kind[spec] == KIND_AFTER) & (columns["next"] == NEVER)])
     engine.alarms.watch(engine, runs)
     engine.alarms.missed(engine, columns, spec)
+
+
+def _go_on(engine: Engine, columns: dict[str, NDArray[Any]], i: int) -> None:
+    """What was replaced uses nothing of max_runs, so it may not have been the last one."""
+    fields = engine.state.jobs.gather(columns["job"][i : i + 1])[0]
+    spec = int(fields["spec"])
+    if fields["fired"] + 1 < engine.specs.max_runs[spec]:
+        columns["next"][i] = engine.specs.next_one(spec, int(fields["param_us"]), int(columns["nominal"][i]))
+        goes_on = columns["next"][i] < NEVER or engine.specs.kind[spec] == KIND_AFTER
+        columns["job_state"][i] = JobState.ACTIVE if goes_on else JobState.FINISHED
 
 
 __all__ = ["WAITS", "decide", "record"]

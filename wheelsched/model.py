@@ -181,7 +181,7 @@ _DURATION: Final = re.compile(r"(?:(\d+(?:\.\d+)?)(ms|s|m|h|d))", re.ASCII)
 _NAMESPACE: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 _NAME: Final = re.compile(r"~?[A-Za-z0-9._:/-]{1,128}", re.ASCII)  # ~TASK is reserved for enqueued runs: readable, not to be put
 _TASK: Final = re.compile(r"[A-Za-z0-9._:-]{1,100}", re.ASCII)
-_RFC3339: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII)
+_RFC3339: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)", re.ASCII)
 
 
 def parse_duration(value: Any, what: str = "duration") -> int:
@@ -215,11 +215,11 @@ def format_duration(us: int) -> str:
     if us == 0:
         return "0s"
     out = []
-    for unit in ("d", "h", "m", "s", "ms"):
+    for unit in ("d", "h", "m", "s"):
         n, us = divmod(us, _UNITS[unit])
         if n:
             out.append(f"{n}{unit}")
-    return "".join(out) or f"{us / MS}ms"
+    return "".join(out) + (f"{us / MS:g}ms" if us else "")
 
 
 def parse_instant(value: Any, what: str = "time") -> int:

@@ -105,14 +105,17 @@ def drained(f: Forecast) -> str:
 
 
 def _spread(f: Forecast, times: Times) -> Iterator[tuple[str, str]]:
+    """What spreading the starts on the hour would do; nothing when the peak would stay as it is."""
     spread = f.what_if
-    if spread is None or not spread.moved:
+    if spread is None or not spread.moved or f.peak is None:
         return
-    yield "on the hour", f"{counted(spread.moved, 'start')} of cron jobs without H or jitter"
-    for name, peak in (("with H", spread.h_peak), (f"jitter {_duration(spread.jitter)}", spread.jitter_peak)):
-        if peak is not None and f.peak is not None:
-            change = round(100 * (peak.starts - f.peak.starts) / f.peak.starts)
-            yield name, f"{change:+d} %: about {_peak(peak, times)}"
+    ways = (("H as minute", spread.h_peak), (f"jitter {_duration(spread.jitter)}", spread.jitter_peak))
+    helps = [(name, peak) for name, peak in ways if peak is not None and peak.starts < f.peak.starts]
+    if helps:
+        yield "on the hour", f"{counted(spread.moved, 'start')} of cron jobs without H or jitter"
+    for name, peak in helps:
+        change = round(100 * (peak.starts - f.peak.starts) / f.peak.starts)
+        yield name, f"{change:+d} %: about {_peak(peak, times)}" + ("; write `H 0 * * *` for `0 0 * * *`" if name[0] == "H" else "")
 
 
 def picture(counts: Sequence[int], start: datetime, bucket: timedelta, *, local: bool) -> Iterator[str]:
