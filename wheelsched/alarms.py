@@ -69,8 +69,7 @@ class Alarms:
 
     def expire(self, engine: Engine) -> None:
         """Mark and count the runs that are late now."""
-        rows = self.wheel.advance(engine.now.wall_us // MS)
-        if len(rows):
+        while len(rows := self.wheel.advance(engine.now.wall_us // MS)):
             self._mark(engine, rows[_not_started(engine.state.runs.gather(rows))])
 
     def _mark(self, engine: Engine, rows: NDArray[np.uint32]) -> None:

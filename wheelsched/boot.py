@@ -98,9 +98,8 @@ def _same_offset(config: Config, *, fresh: bool) -> None:
         return
     made_with = int(note.read_text(encoding="ascii")) if note.exists() else 0
     if made_with != config.clock_offset_us:
-        flag, given = (f"--clock-offset={format_offset(us)}" for us in (made_with, config.clock_offset_us))
-        advice = f"start it with {flag}" if made_with else "start it without an offset"
-        raise ConfigError(f"clock_offset: {config.data} was made {f'with {flag}' if made_with else 'without one'}, not with {given}; {advice}")
+        made, given = (f"with --clock-offset={format_offset(us)}" if us else "without one" for us in (made_with, config.clock_offset_us))
+        raise ConfigError(f"clock_offset: {config.data} was made {made}, not {given}; start it {made}")
 
 
 def _workers_dir(config: Config) -> Path:

@@ -376,7 +376,10 @@ class BaseClient(ABC):
         return self._do(self._times.calendar_delete(name), timeout)
 
     def hold(self, note: str = "", *, timeout: Any = None) -> Hold:
-        """Stop all triggering until `release`; runs that are there go on."""
+        """Let no schedule and no delay trigger anything until `release`. What is queued goes on; `enqueue` and `trigger` still run.
+
+        A second one leaves the first as it is.
+        """
         return self._do(self._times.hold(note), timeout)
 
     def release(self, *, timeout: Any = None) -> Hold:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from .errors import ConfigError, WheelschedError
-from .model import US, parse_duration
+from .model import US, format_duration, parse_duration
 
 WORKERS_MAX: Final = 1_024
 SOCKET_PATH_MAX: Final = 107  # bytes; the kernel's limit for a Unix socket
@@ -72,6 +72,11 @@ def load(*layers: dict[str, Any]) -> Config:
         if not isinstance(merged.get(key, False), bool):
             raise ConfigError(f"{key}: true or false is wanted")
     return Config(**merged)
+
+
+def format_offset(us: int) -> str:
+    """A clock offset as `serve --clock-offset` takes it, exactly."""
+    return ("-" if us < 0 else "") + format_duration(abs(us))
 
 
 def _duration(key: str, value: Any) -> int:

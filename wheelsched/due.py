@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .engine import Engine
+    from .specs import SpecTable
 
 WAITS: Final = -1  # `until` of a run that waits for its turn
 
@@ -94,15 +95,19 @@ def _job_state(engine: Engine, spec: NDArray[np.uint32], after: NDArray[np.int64
 def _jitter(engine: Engine, jobs: Any, nominal: NDArray[np.int64], after: NDArray[np.int64], fresh: NDArray[np.bool_],
             state: NDArray[np.uint8], until: NDArray[np.int64]) -> None:
     """Arm fresh runs for their jittered instant: a stable offset, never past the next nominal time. Changes `state` and `until`."""
-    specs, spec = engine.specs, jobs["spec"]
-    period = np.where(after < NEVER, after - nominal, 0)
-    share = (period * specs.jitter_share[spec]).astype(np.int64)
-    span = np.maximum(specs.jitter_us[spec], share)
-    span = np.where(after < NEVER, np.minimum(span, period - MS), span)
-    armed = nominal + jitter(jobs["key_low"], nominal, span)
+    armed = armed_us(engine.specs, jobs["spec"], jobs["key_low"], nominal, after)
     later = fresh & (armed > engine.now.wall_us)
     state[later] = RunState.SCHEDULED
     until[later] = armed[later]
+
+
+def armed_us(specs: SpecTable, spec: NDArray[np.uint32], key_low: NDArray[np.uint64], nominal: NDArray[np.int64],
+             after: NDArray[np.int64]) -> NDArray[np.int64]:
+    """When occurrences start by their jitter; `after`: their next nominal times."""
+    period = np.where(after < NEVER, after - nominal, 0)
+    span = np.maximum(specs.jitter_us[spec], (period * specs.jitter_share[spec]).astype(np.int64))
+    span = np.where(after < NEVER, np.minimum(span, period - MS), span)
+    return np.asarray(nominal + jitter(np.ascontiguousarray(key_low), nominal, span), np.int64)
 
 
 def _outside_window(engine: Engine, spec: NDArray[np.uint32], nominal: NDArray[np.int64], missed: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -196,4 +201,4 @@ def _go_on(engine: Engine, columns: dict[str, NDArray[Any]], i: int) -> None:
         columns["job_state"][i] = JobState.ACTIVE if goes_on else JobState.FINISHED
 
 
-__all__ = ["WAITS", "decide", "record"]
+__all__ = ["WAITS", "armed_us", "decide", "record"]

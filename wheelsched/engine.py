@@ -63,6 +63,8 @@ class Engine:
         `pack` makes finished rows into one block of the run history. Occurrences before `now` that have not been decided are
         misfires.
         """
+        if now.wall_us < state.meta.at_us:  # behind the last record: by less than a step, or a ClockBack comes with the first turn
+            now = Now(state.meta.at_us, now.mono_us)
         self.state = state
         self.zones = zones
         zones.kept = {name: zlib.decompress(data) for name, data in state.zones.items()}  # new zone data may lack a name
@@ -214,7 +216,7 @@ class Engine:
                 frame = handler(self, item)
         except WheelschedError as e:
             frame = protocol.encode_error(request.id, e)
-        except (AssertionError, KeyError, IndexError, TypeError, ValueError, AttributeError) as e:
+        except (AssertionError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as e:
             if len(self.effects.records) > before:  # state and journal may differ from what was decided: stop, restart is the repair
                 raise
             frame = protocol.encode_error(request.id, InternalError(f"{type(e).__name__}: {e}"))

@@ -294,7 +294,10 @@ def put(engine: Engine, cmd: Incoming) -> bytes:
     )
     row = engine.state.find_job(name.encode())
     assert row is not None
-    return done(engine, cmd, {**reads.job(engine, row), "result": _RESULTS[int(result[0])]})
+    answer = {**reads.job(engine, row), "result": _RESULTS[int(result[0])]}
+    if result[0] == CREATED and answer["state"] == "finished" and answer["cursor_us"] is not None:
+        answer["said"] = "its times were decided before it was deleted: none of them fires again"
+    return done(engine, cmd, answer)
 
 
 def put_many(engine: Engine, cmd: Incoming) -> bytes:

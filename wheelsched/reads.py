@@ -38,6 +38,7 @@ def job(engine: Engine, row: int) -> dict[str, Any]:
         "spec": {k: v for k, v in wire.items() if k not in ("namespace", "hash_id")}, "param_us": int(f["param_us"]),
         "payload": state.jobs.payload(row), "version": int(f["version"]),
         "note": state.pauses.get(row) or state.notes.get(row, ""),  # why it is paused, as long as it is
+        "pause_note": state.pauses.get(row, ""),
         "next_us": None if none else following, "cursor_us": None if f["cursor_us"] < 0 else int(f["cursor_us"]),
         "active": int(f["active"]) + int(f["waiting"]), "created_us": int(f["created_us"]), "updated_us": int(f["updated_us"]),
     }

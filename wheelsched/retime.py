@@ -208,7 +208,7 @@ def _delays_back(engine: Engine, rows: NDArray[np.uint32], jobs: Any) -> None:
         some, never = rows[wrong], np.full(int(wrong.sum()), NEVER, np.int64)
         engine.record("RETIME", {
             "at": engine.now.wall_us, "job": some, "next": never, "cursor": jobs["cursor_us"][wrong].copy(),
-            "param": jobs["param_us"][wrong].copy(), "state": jobs["state"][wrong].copy(),
+            "param": np.maximum(jobs["cursor_us"][wrong], 0), "state": jobs["state"][wrong].copy(),
         })
         engine.arm_jobs(some, never)
         engine.look_at(some)

@@ -346,7 +346,7 @@ class Server:
             return protocol.encode_ok(request.id, self._answer(request.verb, request.args))
         except WheelschedError as e:
             return protocol.encode_error(request.id, e)
-        except (AssertionError, KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError) as e:
+        except (AssertionError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as e:
             # A reader's bug changes nothing, so it ends its own request only.
             self._log(f"bug: {request.verb}: {type(e).__name__}: {e}")
             return protocol.encode_error(request.id, InternalError(f"{type(e).__name__}: {e}"))

@@ -226,12 +226,16 @@ class RunContext:
 
     @property
     def cause(self) -> dict[str, Any] | None:
-        """Of a run that another job's `on_missed` made, why: job (its name, the first of `jobs` ones), reason ("missed": its
-        occurrences were not run, "late": its run had not started in time), from_us and until_us (their first and last
-        nominal time, in microseconds since 1970) and count. None for any other run.
+        """Of a run that another job's `on_missed` made, why: {reason, job, jobs, count, from, until}. None for any other run.
+
+        reason: "missed" (occurrences were not run) or "late" (runs had not started in time). `count` of them, with nominal times
+        `from` ... `until` (aware datetimes), of `jobs` jobs; `job` is the name of the first: `Client.runs(skipped=True, late=True)`
+        lists all.
         """
         cause = self._batch.headers(self._row).get("cause")
-        return cause if isinstance(cause, dict) else None
+        if not isinstance(cause, dict):
+            return None
+        return {key.removesuffix("_us"): to_datetime(value) if key.endswith("_us") else value for key, value in cause.items()}
 
     @property
     def last_result(self) -> Any:

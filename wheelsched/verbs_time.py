@@ -25,6 +25,7 @@ __all__ = ["TimeVerbs"]
 R = TypeVar("R", bound=RunInfo)
 
 HISTORY_MAX: Final = 10_000  # changes one answer has
+NO_UID: Final = 2**32 - 1  # nobody asked: the server did it
 _CALENDAR: Final = ("mode", "tz", "dates", "yearly", "weekdays", "windows", "daily")
 _ONLY: Final = ("missing", "failed")
 _BACKFILL_OVERLAPS: Final = ("allow", "buffer_all")
@@ -127,7 +128,7 @@ class TimeVerbs(Generic[R]):
             raise InvalidArgumentError(f"limit: a whole number from 1 to {HISTORY_MAX} is wanted, not {str(limit)[:60]}")
 
         def read(raw: dict[str, Any]) -> JobChange:
-            uid = raw.get("uid")
+            uid = raw.get("uid") if raw.get("uid") != NO_UID else None
             user = user_of(uid) if isinstance(uid, int) and uid >= 0 else None
             at, what, note = to_datetime(raw.get("at_us")), field_of(raw, "what", str), str(raw.get("note") or "")
             return JobChange(at, uid, user, what, raw.get("version"), raw.get("old"), raw.get("new"), note)

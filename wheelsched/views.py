@@ -273,6 +273,7 @@ class JobInfo(_Raw):
     spec = _Field["dict[str, Any]"]("spec")  # the resolved definition; durations and instants in microseconds
     version = _Field[int]("version")  # rises with every change; for put's compare-and-set
     note = _Field["str | None"]("note")
+    pause_note = _Field["str | None"]("pause_note")  # why it is paused
     active = _Field[int]("active")  # its open runs
     result = _Field["str | None"]("result")  # of put alone: created, updated or unchanged
     next_at = _Time("next_us")
@@ -319,7 +320,7 @@ class JobInfo(_Raw):
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON: times as RFC 3339 text with microseconds and Z, durations of `spec` in microseconds."""
         out: dict[str, Any] = {"name": self.name}
-        for name in ("state", "version", "note", "active", "result", "spec"):
+        for name in ("state", "version", "note", "pause_note", "active", "result", "spec"):
             out[name] = getattr(self, name)
         for name in ("next_at", "cursor", "created_at", "updated_at"):
             out[name] = rfc3339(getattr(self, name))

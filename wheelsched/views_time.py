@@ -33,7 +33,7 @@ class Why:
     disposition: str
     reason: str | None
     run_id: str | None  # of the run that it made, or that stands for it
-    at: datetime | None  # when it was decided; pending: when it will run; taken away by a clock change: when it ran instead
+    at: datetime | None  # when it was decided; pending: when it is due; moved, and taken by a clock change: when it runs instead
     text: str  # all of this in words
     scheduled_at: datetime | None = None  # its nominal time
     until: datetime | None = None  # last nominal time of the range that it is part of
@@ -164,7 +164,12 @@ class JobChange:
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         changes = {name: {"old": old, "new": new} for name, (old, new) in self.changes.items()}
-        return {**asdict(self), "at": rfc3339(self.at), "changes": changes}
+        return {**asdict(self), "at": rfc3339(self.at), "old": _side(self.old), "new": _side(self.new), "changes": changes}
+
+
+def _side(side: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A definition for JSON: a job without an instant of its own has none there, either."""
+    return {**side, "param_us": None} if side is not None and side.get("param_us") == NEVER else side
 
 
 @dataclass(frozen=True, slots=True)

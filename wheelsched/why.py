@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from . import protocol, reads
+from .due import armed_us
 from .errors import InvalidArgumentError, NotFoundError
 from .misfire import owed_after
 from .model import INSTANT_MAX_US, NEVER, JobState, RunState, Trigger, display_name, format_duration
@@ -53,12 +54,15 @@ class Clock:
 
     def before_change(self, us: int) -> str:
         """The wall time as it would be without the last change of the zone: one that the clock skipped."""
-        wall = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=us + _offset_before_change(self._changes, us))
+        wall = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=min(INSTANT_MAX_US, us + _offset_before_change(self._changes, us)))
         return wall.strftime("%Y-%m-%d %H:%M:%S")
 
     def __call__(self, us: int) -> str:
         moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=us)
-        local = moment.astimezone(self._zone)
+        try:
+            local = moment.astimezone(self._zone)
+        except OverflowError:  # the last night of 9999
+            local = moment
         form = "milliseconds" if us % 1_000_000 else "seconds"
         text = local.isoformat(sep=" ", timespec=form)
         return text if local.utcoffset() else text.replace("+00:00", "Z")
@@ -188,7 +192,11 @@ def _coming(engine: Engine, row: int, f: Any, name: str, at: int, clock: Clock, 
     tz = sorted(zones_of(wire["schedule"]))
     because = "its schedule says so" + (f" (zone {', '.join(tz)})" if tz else "")
     if wire.get("jitter"):
-        because += ", jitter may put the start off a little"
+        rows = np.array([row], np.uint32)
+        following = np.array([engine.specs.next_one(int(f["spec"]), int(f["param_us"]), at)])
+        start = armed_us(engine.specs, f["spec"].reshape(1), engine.state.jobs.gather(rows)["key_low"], np.array([at]), following)
+        common["at_us"] = int(start[0])
+        because += f", and start at {clock(int(start[0]))}, put off by its jitter"
     if int(f["active"]) + int(f["waiting"]):
         because += f"; a run is open now, and overlap is {wire['overlap']['policy']}"
     return fate("pending", f"{name} will fire at {clock(at)}, because {because}", **common)

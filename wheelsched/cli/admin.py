@@ -60,10 +60,17 @@ def export(history: bool, target: Any) -> None:
 @admin.command()
 @click.option("--note", default="", metavar="TEXT", help="Why; shown by `status` until the release.")
 def hold(note: str) -> None:
-    """Stop all triggering until `admin release`; runs that are there go on."""
+    """Let no schedule and no delay trigger anything until `admin release`.
+
+    What is queued goes on, with its retries; `enqueue`, `job trigger` and `job backfill` still run at once. To have nothing run at all,
+    stop the workers too (`serve --workers 0`). A second hold leaves the first as it is.
+    """
     held = shell().client.hold(note)
-    since = Times("utc").show(held.since)
-    show_one(shell(), held.to_dict(), lambda: [f"held since {since}: nothing is triggered until `wheelsched admin release`"])
+    why = f" ({held.note})" if held.note else ""
+    line = f"held since {Times('utc').show(held.since)}{why}: no schedule triggers anything until `wheelsched admin release`"
+    show_one(shell(), held.to_dict(), lambda: [line])
+    if note and note != held.note:
+        say("it was held already, and its note stays; to change that, release and hold again")
 
 
 @admin.command()

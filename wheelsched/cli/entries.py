@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from ..model import Job
 
+_OTHERS: Final = 5  # named jobs that were not imported
 KINDS: Final = ("job", "manual", "env", "dropped", "skipped", "error")
 
 
@@ -75,6 +76,15 @@ def _put(entries: Sequence[Entry], policies: Mapping[str, Any], given: Mapping[s
         else:
             out[id(entry)] = found.result or "put"
     return out
+
+
+def tell_others(entries: Sequence[Entry], prefix: str) -> None:
+    """Say which jobs of the server begin with the prefix and are in none of the files."""
+    mine = {entry.job.name for entry in entries if entry.job is not None}
+    others = [job.name for job in shell().client.jobs(f"{prefix}*") if job.name not in mine and job.state in ("active", "paused")]
+    if others:
+        shown = ", ".join(others[:_OTHERS]) + (", ..." if len(others) > _OTHERS else "")
+        say(f"{len(others)} jobs {prefix}* are not in what was imported and go on; `wheelsched job delete` ends one: {shown}")
 
 
 def _result(entry: Entry, results: dict[int, str]) -> str:

@@ -109,13 +109,15 @@ def _spread(f: Forecast, times: Times) -> Iterator[tuple[str, str]]:
     spread = f.what_if
     if spread is None or not spread.moved or f.peak is None:
         return
-    ways = (("H as minute", spread.h_peak), (f"jitter {_duration(spread.jitter)}", spread.jitter_peak))
-    helps = [(name, peak) for name, peak in ways if peak is not None and peak.starts < f.peak.starts]
+    ways = (
+        ("H as minute", spread.h_peak, " (H 0 * * *)"), (f"jitter {_duration(spread.jitter)}", spread.jitter_peak, ""),
+    )
+    helps = [(name, peak, how) for name, peak, how in ways if peak is not None and peak.starts < f.peak.starts]
     if helps:
         yield "on the hour", f"{counted(spread.moved, 'start')} of cron jobs without H or jitter"
-    for name, peak in helps:
+    for name, peak, how in helps:
         change = round(100 * (peak.starts - f.peak.starts) / f.peak.starts)
-        yield name, f"{change:+d} %: about {_peak(peak, times)}" + ("; write `H 0 * * *` for `0 0 * * *`" if name[0] == "H" else "")
+        yield name, f"{change:+d} %: about {_peak(peak, times)}{how}"
 
 
 def picture(counts: Sequence[int], start: datetime, bucket: timedelta, *, local: bool) -> Iterator[str]:

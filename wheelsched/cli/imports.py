@@ -12,7 +12,7 @@ from ..model import CATCHUPS
 from ..schedule import Cron
 from . import celery, crontab, kubernetes, systemd
 from .apply import read_text
-from .entries import Entry, carry_over
+from .entries import Entry, carry_over, tell_others
 from .policies import policies
 from .shell import Failed, Verb, Verbs
 from .zone import machine_zone
@@ -73,7 +73,8 @@ def import_crontab(files: tuple[Path, ...], system: bool | None, prefix: str, tz
     """Make a job of each line of crontabs, and say for each line what was made of it.
 
     The jobs behave as under cron: one attempt, no catch-up, overlapping allowed, 30 days at most; the flags change that. Each is a
-    command task, [/bin/sh, -c, LINE], so the server must run with --allow-commands.
+    command task, [/bin/sh, -c, LINE], so the server must run with --allow-commands. A job is named after its command: a line that was
+    changed is a new job when it is imported again, and the former one is told, to be deleted by hand.
     """
     zone = _zone(tz)
     entries: list[Entry] = []
@@ -86,6 +87,8 @@ def import_crontab(files: tuple[Path, ...], system: bool | None, prefix: str, tz
     _unique(entries)
     carry_over(entries, crontab.POLICIES, _given(flags), dry=flags["dry_run"], paused=flags["paused"],
                advice=f"; schedules without CRON_TZ are read in {zone}")
+    if not flags["dry_run"]:
+        tell_others(entries, prefix)
 
 
 def _unique(entries: list[Entry]) -> None:

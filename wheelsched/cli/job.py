@@ -61,6 +61,8 @@ def put(name: str, task: str, argv: tuple[str, ...], paused: bool, note: str, ve
     tz = zone_of(found)
     due = "" if found.next_at is None else f"; next {times.show(found.next_at, tz)}, {relative(found.next_at, sh.now)}"
     show_one(sh, found.to_dict(), lambda: [f"{found.name}: {found.result or 'put'}, {found.state}{due}"])
+    if found.state == "finished" and found.result != "unchanged":
+        say(f"{found.name} has no time left to run at: what its schedule has is past, outside of start and end, or was decided before")
 
 
 @job.command("list")
@@ -76,7 +78,7 @@ def list_(match: str | None, state: str | None, limit: int | None) -> None:
         soon = "-" if found.next_at is None else relative(found.next_at, sh.now)
         return [
             found.name, found.state, found.task, cut(describe_schedule(found), 40), times.show(found.next_at, zone_of(found)), soon,
-            str(found.active), cut(found.note or "", 40),
+            str(found.active), cut(found.note or "", 40) + (f" [paused: {cut(found.pause_note, 40)}]" if found.pause_note else ""),
         ]
 
     heads = ["NAME", "STATE", "TASK", "SCHEDULE", "NEXT", "IN", "OPEN#", "NOTE"]
@@ -120,7 +122,7 @@ def _page(found: JobInfo, times: Times) -> Iterator[str]:
     retry, overlap, catchup = spec["retry"], spec["overlap"], spec["catchup"]
     due = "-" if found.next_at is None else f"{times.show(found.next_at, tz)}, {relative(found.next_at, now)}"
     yield from pairs([
-        ("job", found.name), ("state", found.state), ("note", found.note or ""), ("task", found.task),
+        ("job", found.name), ("state", found.state + (f" ({found.pause_note})" if found.pause_note else "")), ("note", found.note or ""), ("task", found.task),
         ("args", json.dumps(found.to_dict()["args"], ensure_ascii=False) if found.args else ""),
         ("kwargs", json.dumps(found.to_dict()["kwargs"], ensure_ascii=False) if found.kwargs else ""),
         ("schedule", describe_schedule(found)), ("next", due), ("decided up to", times.show(found.cursor, tz)),

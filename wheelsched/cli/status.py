@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..config import format_offset
+from ..model import to_datetime
 from .output import number, pairs, show_one, size
 from .shell import EXIT_FAILED, Failed, Verb, clean, shell
-from .times import span
+from .times import Times, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +44,7 @@ def _page(s: dict[str, Any]) -> Iterator[str]:
     yield from pairs([
         ("server", f"{s['server']}, pid {s['pid']}, up {span(s['uptime_s'])}, generation {s['generation']}"),
         ("data", s["data"]),
-        ("clock", f"{now:%Y-%m-%d %H:%M:%S}Z" + (f", set off by {span(offset / 1e6)} (--clock-offset)" if offset else "")),
+        ("clock", f"{now:%Y-%m-%d %H:%M:%S}Z" + (f", set off by --clock-offset={format_offset(offset)}" if offset else "")),
         ("state", "; ".join(troubles(s)) or "all is well"),
         ("jobs", number(s["jobs"])),
         ("runs", f"{number(s['queued'])} queued, {number(s['leased'])} leased, {number(s['runs'])} in memory"),
@@ -71,7 +73,11 @@ def _page(s: dict[str, Any]) -> Iterator[str]:
 
 def _held(s: dict[str, Any]) -> str:
     why = f" ({clean(s['hold_note'])})" if s.get("hold_note") else ""
-    return f"HELD{why}: nothing is triggered until `wheelsched admin release`"
+    since = "" if s.get("held_since_us") is None else f" since {Times('utc').show(to_datetime(s['held_since_us']))}"
+    return (
+        f"HELD{why}{since}: nothing is triggered by a schedule or a delay until `wheelsched admin release`;"
+        " what is queued goes on, and `enqueue` and `job trigger` still run"
+    )
 
 
 def _indented(rows: list[tuple[str, str]]) -> list[str]:
