@@ -70,6 +70,7 @@ class Judge(Rules):
         self.ledger: dict[bytes, list[int]] = {}  # run id of a ledger row -> nominal times that it covers
         self.idle_at: dict[bytes, int] = {}  # when a job's last open run ended
         self.untold: set[str] = set()  # alarms that this batch owes
+        self.failing: set[bytes] = set()  # jobs of runs that died in this batch
         self.batches: dict[bytes, tuple] = {}  # run id -> (number of the backfill, its code)
         self.counts: Counter = Counter()
 

@@ -153,9 +153,10 @@ class Rules:
         gone = {t for t in self.untold if self.jobs.get(t.encode()) is None or self.jobs[t.encode()].state == JobState.DELETED}
         assert not self.untold - gone, f"alarms were not raised: {sorted(self.untold)}"
         self.untold.clear()
-        for job in self.jobs.values():
+        for job in [self.jobs[name] for name in self.failing if name in self.jobs]:
             wanted = job.wire.get("pause_after")
             assert not wanted or job.dead < wanted or job.state != JobState.ACTIVE, f"{job.name}: {job.dead} dead runs, and pause_after {wanted} did nothing"
+        self.failing.clear()
 
     # Attempts and their ends
 
@@ -199,6 +200,7 @@ class Rules:
                 job.dead = 0
             if event == Event.EXHAUST:
                 job.dead += 1
+                self.failing.add(job.name)
             self.ended(int(r["job"]), f["at"])
 
     def _runs(self, f, _):

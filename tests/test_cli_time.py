@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import re
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+import fake_server
 from fake_server import FakeServer
 from test_cli import NOON, NOON_US, RUN_ID, STATS, Scripted, invoke, page, wire_job, wire_run
 
@@ -24,6 +26,7 @@ from wheelsched.schedule import At, Cron, Every, Manual
 from wheelsched.views import JobInfo
 
 GAP_US = int(datetime(2026, 3, 29, 1, 30, tzinfo=UTC).timestamp()) * 1_000_000  # 02:30 in Berlin, read by the offset before
+PAST_US, FAR_US = 1_000_000_000_000_000, 30_000_000_000_000_000  # 2001 and 2920
 FATE = {
     "disposition": "skipped", "reason": "overlap", "run_id": None, "at_us": NOON_US, "text": "It was skipped: a run was active.",
     "scheduled_us": NOON_US, "until_us": NOON_US + 60_000_000, "count": 1_200, "blocking": RUN_ID,
@@ -45,12 +48,13 @@ def test_a_time_on_the_clock_of_a_zone():
     noon = parse_moment("2026-11-29T13:00", "Europe/Berlin")
     assert noon == NOON
     assert parse_moment("2026-11-29 13:00:00.5", "Europe/Berlin") == NOON.replace(microsecond=500_000)
+    assert parse_moment("2026-11-29T12:00Z", "Europe/Berlin") == parse_moment("2026-11-29T07:00-05:00", "Asia/Tokyo") == NOON
     assert parse_moment("2026-11-29T12:00:00Z", "Europe/Berlin") == parse_moment("2026-11-29T13:00:00+01:00", "Asia/Tokyo") == NOON
     assert is_wall("2026-03-29T02:30")
     assert not is_wall("2026-03-29T02:30:00Z")
 
 
-@pytest.mark.parametrize("text", ["soon", "", "2026-11-29", "2026-11-29T8:30", "2026-13-01T00:00", "2026-02-30T00:00", "2026-11-29T12:00Z", "12:00"])
+@pytest.mark.parametrize("text", ["soon", "", "2026-11-29", "2026-11-29T8:30", "2026-13-01T00:00", "2026-02-30T00:00", "2026-11-29T12Z", "12:00"])
 def test_what_is_no_time(text):
     with pytest.raises(errors.InvalidArgumentError):
         parse_moment(text, "UTC")
@@ -67,6 +71,9 @@ def test_what_is_no_time(text):
 def test_a_time_in_a_gap(text, tz, shifted, words):
     wall = parse_wall(text, tz)
     assert (wall.instants, wall.shifted.isoformat()) == ([], shifted)
+    assert wall.end <= wall.shifted
+    before = (wall.end.astimezone(UTC) - timedelta(seconds=1)).astimezone(wall.end.tzinfo)
+    assert before.utcoffset() < wall.end.utcoffset() == wall.shifted.utcoffset()
     assert words in wall.clash
     with pytest.raises(errors.InvalidArgumentError, match="give the instant with its offset"):
         parse_moment(text, tz)
@@ -112,6 +119,75 @@ def test_why_of_a_time_that_the_clock_skipped_is_answered_with_a_word(server):
     done = server("job", "why", "a", "2026-10-25T02:30")
     assert "twice" in done.stderr
     assert server.args("why")["at_us"] == int(datetime(2026, 10, 25, 0, 30, tzinfo=UTC).timestamp()) * 1_000_000
+
+
+def test_why_in_a_gap_where_the_schedule_has_a_time_of_its_own(server):
+    server.answers["why"] = {**FATE, "disposition": "pending", "reason": None}
+    assert "runs at the end of the gap: `job why ... 2026-03-29T01:00:00Z`" in server("job", "why", "a", "2026-03-29T02:30").stderr
+    server.answers["why"] = {**FATE, "disposition": "coalesced", "reason": "dst_gap"}
+    assert "runs at" not in server("job", "why", "a", "2026-03-29T02:30").stderr
+
+
+@pytest.mark.parametrize("tz", ["UTC", "Europe/Berlin", "America/New_York", "Asia/Tokyo"])
+def test_the_ends_of_the_calendar_are_no_traceback(server, tz):
+    server.answers |= {"get": wire_job(schedule=Cron("30 2 * * *", tz=tz)), "why": lambda args: {**FATE, "at_us": args["at_us"]}}
+    for day in ("9999-12-30", "9999-12-31", "1970-01-01", "0001-01-01"):
+        for time in ("00:00", "02:30", "23:59"):
+            for offset in ("", ":00Z"):
+                done = server("job", "why", "a", f"{day}T{time}{offset}")
+                assert done.exit_code in (0, 2), done
+                assert done.exit_code == 0 or "out of range" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(("fate", "label"), [
+    ({"disposition": "pending", "reason": None}, "will run "), ({"disposition": "pending", "reason": "pause"}, "due  "),
+    ({"disposition": "moved", "reason": "manual", "at_us": FAR_US}, "runs at "), ({"disposition": "moved", "reason": None}, "decided "),
+    ({"disposition": "coalesced", "reason": "dst_overlap", "at_us": FAR_US}, "runs at "),
+    ({"disposition": "coalesced", "reason": "dst_gap"}, "ran instead at "), ({"disposition": "skipped", "reason": "overlap"}, "decided "),
+])
+def test_what_the_instant_of_an_answer_is(server, fate, label):
+    server.answers["why"] = {**FATE, "blocking": None, "count": None, "at_us": PAST_US, **fate}
+    lines = server("job", "why", "a", "2026-11-29T12:00:00Z").stdout.splitlines()
+    assert lines[-1].startswith(label), lines
+
+
+def test_in_3m_is_by_the_clock_of_the_server(server, monkeypatch):
+    away = NOON - datetime.now(UTC) - timedelta(minutes=3)
+    monkeypatch.setitem(fake_server.HELLO, "clock_offset_us", away // timedelta(microseconds=1))
+    server.answers |= {
+        "next": [NOON_US], "jobs": page(wire_job()), "why": {**FATE, "disposition": "pending", "reason": None}, "run": wire_run("scheduled", next_us=NOON_US),
+        "move": wire_run("scheduled"),
+    }
+    for args in (["next", "a"], ["list"], ["get", "a"], ["put", "a", "t", "--every", "1s"], ["why", "a", "2026-11-29T12:00Z"]):
+        done = server("job", *args)
+        assert re.search(r"in (3m|2m 59s)", done.stdout), (args, done.output)
+    assert re.search(r"in (3m|2m 59s)", server("run", "get", RUN_ID).stdout)
+    done = server("job", "move", "a", "2026-11-29T13:00", "--to", "2026-11-29T13:00")
+    assert re.search(r"in (3m|2m 59s)", done.stderr)
+
+
+def test_a_put_that_never_runs_is_not_left_without_a_word(server):
+    server.answers["put"] = {**wire_job(), "state": "finished", "next_us": None, "result": "created"}
+    assert "a has no time left to run at" in server("job", "put", "a", "t", "--every", "1s").stderr
+    server.answers["put"]["result"] = "unchanged"
+    assert server("job", "put", "a", "t", "--every", "1s").stderr == ""
+
+
+def test_a_pause_has_its_own_note(server):
+    paused = {**wire_job(), "state": "paused", "note": "moved to 4", "pause_note": "holiday"}
+    server.answers |= {"get": paused, "jobs": page(paused)}
+    assert "paused (holiday)" in server("job", "get", "a").stdout
+    assert server("job", "list").stdout.splitlines()[1].endswith("moved to 4 [paused: holiday]")
+    assert json.loads(server("job", "get", "a", "-o", "json").stdout)["pause_note"] == "holiday"
+
+
+def test_a_moved_run_in_a_listing(server):
+    begun = {"queued_us": NOON_US + 10_000_000, "started_us": NOON_US + 10_500_000, "ended_us": NOON_US + 11_000_000}
+    waits = wire_run("scheduled", disposition="moved", next_us=NOON_US + 10_000_000, queued_us=None, started_us=None, ended_us=None)
+    server.answers["runs"] = page(wire_run(disposition="moved", **begun), waits)
+    ran, waiting = server("run", "list").stdout.splitlines()[1:]
+    assert " 500 ms  500 ms  moved to 2026-11-29 13:00:10 +01:00 (12:00:10Z)" in ran
+    assert waiting.endswith("-  moved to 2026-11-29 13:00:10 +01:00 (12:00:10Z)"), waiting
 
 
 def test_why_of_a_job_that_is_gone(server):
@@ -180,7 +256,7 @@ def test_history(server):
     server.answers["history"] = [
         {"at_us": NOON_US, "uid": os.getuid(), "what": "put", "version": 2, "old": old, "new": changed, "note": "faster"},
         {"at_us": NOON_US, "uid": 4_000_000, "what": "put", "version": 1, "old": None, "new": old, "note": ""},
-        {"at_us": NOON_US, "uid": None, "what": "paused", "version": 1, "old": old, "new": {**old, "state": "paused"}, "note": ""},
+        {"at_us": NOON_US, "uid": 2**32 - 1, "what": "paused", "version": 1, "old": old, "new": {**old, "state": "paused"}, "note": ""},
     ]
     done = server("job", "history", "a", "--limit", "3")
     assert server.args("history") == {"name": "default/a", "limit": 3}
@@ -193,6 +269,7 @@ def test_history(server):
     shown = json.loads(server("job", "history", "a", "-o", "json").stdout)
     assert shown[0]["changes"]["timeout"] == {"old": "5m", "new": "1m"}
     assert shown[0]["new"]["spec"]["timeout_us"] == 60_000_000
+    assert (shown[0]["new"]["param_us"], shown[1]["old"], shown[2]["uid"]) == (None, None, None)
 
 
 # Policies
@@ -284,7 +361,9 @@ def test_hold_and_release(server):
     server.answers |= {"hold": {"held": True, "since_us": NOON_US, "note": "deploy"}, "release": {"held": False, "missed": 1_234}}
     done = server("admin", "hold", "--note", "deploy")
     assert server.args("hold")["note"] == "deploy"
-    assert done.stdout == "held since 2026-11-29 12:00:00Z: nothing is triggered until `wheelsched admin release`\n"
+    assert done.stdout == "held since 2026-11-29 12:00:00Z (deploy): no schedule triggers anything until `wheelsched admin release`\n"
+    assert done.stderr == ""
+    assert "held already" in server("admin", "hold", "--note", "again").stderr
     assert server("admin", "release").stdout == "released; 1,234 jobs came due meanwhile\n"
     assert json.loads(server("admin", "release", "-o", "json").stdout)["missed"] == 1_234
     server.answers["release"] = {"held": False, "missed": 0}
@@ -295,7 +374,12 @@ def test_status_begins_with_a_hold(server):
     server.answers["stats"] = {**STATS, "held": True, "hold_note": "deploy\x1b[2J"}
     first = server("status").stdout.splitlines()[0]
     assert first.startswith("HELD (deploy")
+    assert "`job trigger` still run" in first
     assert "\x1b" not in first
+    server.answers["stats"]["held_since_us"] = NOON_US
+    assert "since 2026-11-29 12:00:00Z" in server("status").stdout.splitlines()[0]
+    server.answers["stats"]["clock_offset_us"] = -29_580_316_123_456
+    assert "set off by --clock-offset=-342d8h45m16s123.456ms" in server("status").stdout
     done = server("health")
     assert done.exit_code == 1
     assert "HELD" in done.stdout

@@ -75,11 +75,19 @@ def test_a_picture_for_people(told):
     assert "peak         62 starts at 2026-11-30 03:00:00Z, in 1m" in text
     assert "drained      2m 8s after it, by 1 worker and 1 measured run" in text
     assert "on the hour  85 starts of cron jobs" in text
-    assert re.search(r"with H       -\d\d %: about \d starts at ", text)
+    assert re.search(r"H as minute  -\d\d %: about \d starts at \S+ \S+Z \(H 0 \* \* \*\)", text)
     assert "money        60    60  2026-11-30 03:00:00Z" in text
     assert "billing/*           0 3 * * *                    60    60" in text
     assert "one                 0 3 * * *" in text
     assert "web/0               0 * * * * Europe/Berlin" in text
+
+
+def test_spreading_that_does_not_help_is_not_recommended(told):
+    told.sim.client.put("a", Call("slow"), Cron("* * * * * *"))
+    done, _ = told()
+    assert "peak" in done.stdout
+    for word in ("on the hour", "H as minute", "jitter"):
+        assert word not in done.stdout, done.stdout
 
 
 def test_json_for_machines(told):

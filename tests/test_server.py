@@ -176,8 +176,13 @@ def test_a_data_directory_keeps_its_clock_offset(serving):
     server = serving("--clock-offset", "1h", workers=0)
     server.client()
     server.end()
+    other = serving("--clock-offset=-29580316s", workers=0)
+    assert other.process.wait(30) == 78
+    text = other.log.read_text()
+    assert "was made with --clock-offset=1h, not with --clock-offset=-342d8h45m16s; start it with --clock-offset=1h\n" in text
     other = serving(workers=0)
     assert other.process.wait(30) == 78
+    assert "made with --clock-offset=1h, not without one" in other.log.read_text()
     serving("--clock-offset", "1h", workers=0).client()
 
 

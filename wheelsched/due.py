@@ -42,9 +42,11 @@ def decide(engine: Engine, rows: NDArray[np.uint32]) -> None:
         more += _odd_one(engine, columns, jobs, i)
     for i in np.flatnonzero(slow).tolist():
         more += plan(engine, int(rows[i]), jobs[i], engine.missed_before_us, _catching(engine, int(spec[i]), int(nominal[i])))
+    planned_from = len(rows)
     if more:
         columns = appended(columns, ~slow, more)
-    record(engine, columns)
+        planned_from = int((~slow).sum())
+    record(engine, columns, planned_from)
 
 
 def _catching(engine: Engine, spec: int, first_us: int) -> Catching:
@@ -165,8 +167,32 @@ def _odd_one(engine: Engine, columns: dict[str, NDArray[Any]], jobs: Any, i: int
     return ledger_rows(entries, common)
 
 
-def record(engine: Engine, columns: dict[str, NDArray[Any]]) -> None:
-    """Record what was decided, after making room for runs that replace others, and arm what it asks for."""
+def _one_row_each(engine: Engine, columns: dict[str, NDArray[Any]], planned_from: int) -> None:
+    """A last look at planned rows: no nominal time gets a second row. A range begins behind one that has its row.
+
+    Rules met in an order that nobody foresaw must not end in a record that can't be applied: the server would stop, at each start again.
+    """
+    job, nominal, state, until, count = (columns[name] for name in ("job", "nominal", "state", "until", "count"))
+    seen: set[tuple[int, int]] = set()
+    for i in range(planned_from, len(job)):
+        while state[i]:
+            pair = int(job[i]), int(nominal[i])
+            if pair not in seen and not engine.taken(job[i : i + 1], nominal[i : i + 1])[0]:
+                seen.add(pair)
+                break
+            fields = engine.state.jobs.gather(job[i : i + 1])[0]
+            following = engine.specs.one(int(fields["spec"]), int(fields["param_us"]), pair[1])
+            if state[i] != RunState.SKIPPED or count[i] <= 1 or following > until[i]:
+                state[i] = count[i] = 0
+            else:
+                nominal[i], count[i] = following, count[i] - 1
+
+
+def record(engine: Engine, columns: dict[str, NDArray[Any]], planned_from: int) -> None:
+    """Record what was decided, after making room for runs that replace others, and arm what it asks for. Rows from `planned_from` on were
+    planned job by job.
+    """
+    _one_row_each(engine, columns, planned_from)
     specs = engine.specs
     spec = engine.state.jobs.gather(columns["job"])["spec"]
     replacing = (specs.overlap[spec] == OVERLAP_REPLACE) & (columns["state"] == RunState.SCHEDULED) & (columns["until"] == WAITS)

@@ -11,6 +11,7 @@ from ..errors import NotFoundError
 from .output import number, pairs, show_many, show_one
 from .policies import overlap as overlap_of
 from .shell import Verb, say, shell
+from .status import counted
 from .times import Times, instant_text, is_wall, parse_moment, parse_wall, relative, schedule_zone
 
 if TYPE_CHECKING:
@@ -137,14 +138,17 @@ def backfill(name: str, since: str, until: str, overlap: str | None, limit: int 
 
 def _backfilled(name: str, b: Backfill, tz: str) -> Iterator[str]:
     times = Times(shell().times)
+    if not b.total:
+        yield f"{name}: the schedule has no occurrence in that range"
+        return
     made = "would be made" if b.dry_run else "made"
-    rest = f"; {number(b.existing)} have a run" if b.existing else ""
-    yield f"{name}: {number(b.count)} runs {made} of {number(b.total)} occurrences{rest}"
-    if b.total:
-        yield f"  from {times.show(b.first, tz)}"
-        yield f"  to   {times.show(b.last, tz)}"
-    yield from (f"  {run_id}" for run_id in b.run_ids[:_SHOWN_IDS])
-    if len(b.run_ids) > _SHOWN_IDS:
+    rest = f"; {number(b.existing)} {'has' if b.existing == 1 else 'have'} a run" if b.existing else ""
+    yield f"{name}: {counted(b.count, 'run')} {made} of {counted(b.total, 'occurrence')}{rest}"
+    yield f"  from {times.show(b.first, tz)}"
+    yield f"  to   {times.show(b.last, tz)}"
+    if not b.dry_run:
+        yield from (f"  {run_id}" for run_id in b.run_ids[:_SHOWN_IDS])
+    if not b.dry_run and len(b.run_ids) > _SHOWN_IDS:
         yield f"  … `wheelsched run list {name}` has all of them"
 
 
