@@ -174,10 +174,10 @@ def test_a_put_that_never_runs_is_not_left_without_a_word(server):
 
 
 def test_a_pause_has_its_own_note(server):
-    paused = {**wire_job(), "state": "paused", "note": "moved to 4", "pause_note": "holiday"}
+    paused = {**wire_job(), "state": "paused", "note": "holiday", "pause_note": "holiday"}  # the note of the pause hides the job's own
     server.answers |= {"get": paused, "jobs": page(paused)}
-    assert "paused (holiday)" in server("job", "get", "a").stdout
-    assert server("job", "list").stdout.splitlines()[1].endswith("moved to 4 [paused: holiday]")
+    assert server("job", "get", "a").stdout.count("holiday") == server("job", "get", "a").stdout.count("paused (holiday)") == 1
+    assert server("job", "list").stdout.splitlines()[1].endswith("0  paused: holiday")
     assert json.loads(server("job", "get", "a", "-o", "json").stdout)["pause_note"] == "holiday"
 
 
@@ -234,6 +234,7 @@ def test_backfill(server):
     assert len(lines) == 1 + 2 + 10 + 1
     done = server("job", "backfill", "a", *span, "--dry-run", "--only", "failed", "--backwards", "--overlap", "allow", "--max", "4")
     assert "12 runs would be made" in done.stdout
+    assert len(done.stdout.splitlines()) == 3, "no runs are listed that are not there"
     args = server.args("backfill")
     assert (args["dry_run"], args["only"], args["backwards"], args["overlap"]) == (True, "failed", True, {"policy": "allow", "max": 4})
     assert json.loads(server("job", "backfill", "a", *span, "-o", "json").stdout)["count"] == 12
@@ -374,10 +375,11 @@ def test_status_begins_with_a_hold(server):
     server.answers["stats"] = {**STATS, "held": True, "hold_note": "deploy\x1b[2J"}
     first = server("status").stdout.splitlines()[0]
     assert first.startswith("HELD (deploy")
-    assert "`job trigger` still run" in first
+    assert "`job trigger` still run" in server("status").stdout.splitlines()[1]
     assert "\x1b" not in first
     server.answers["stats"]["held_since_us"] = NOON_US
     assert "since 2026-11-29 12:00:00Z" in server("status").stdout.splitlines()[0]
+    assert server("health").stdout == "HELD (deploy\N{REPLACEMENT CHARACTER}[2J) since 2026-11-29 12:00:00Z: `wheelsched admin release` ends it\n"
     server.answers["stats"]["clock_offset_us"] = -29_580_316_123_456
     assert "set off by --clock-offset=-342d8h45m16s123.456ms" in server("status").stdout
     done = server("health")

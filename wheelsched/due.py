@@ -70,18 +70,23 @@ def _plain(engine: Engine, rows: NDArray[np.uint32], jobs: Any, nominal: NDArray
             waits[i] = room_beside_backfill(engine, int(rows[i]), int(policy[i]), int(limit[i]))
         refused &= ~waits
     after[~refused & (jobs["fired"] + np.uint32(1) >= specs.max_runs[spec])] = NEVER
+    used_up = jobs["fired"] >= specs.max_runs[spec]  # a moved occurrence was the last one
+    after[used_up] = NEVER
+    waits &= ~used_up
+    refused |= used_up
     state = np.where(refused, RunState.SKIPPED, np.where(waits, RunState.SCHEDULED, RunState.QUEUED)).astype(np.uint8)
     until = np.where(waits, WAITS, np.where(refused, nominal, 0)).astype(np.int64)
     if specs.any_jitter:
         _jitter(engine, jobs, nominal, after, (state == RunState.QUEUED) & ~missed, state, until)
-    coalesced = refused & (policy == OVERLAP_BUFFER) & (limit == 1)
+    coalesced = refused & ~used_up & (policy == OVERLAP_BUFFER) & (limit == 1)
+    because = np.where(used_up, Reason.LIMIT, Reason.OVERLAP)
     disposition = np.where(coalesced, Disposition.COALESCED, np.where(refused, Disposition.SKIPPED, Disposition.FIRED))
     return {
         "job": rows, "nominal": nominal, "next": after, "cursor": nominal.copy(),
         "job_state": _job_state(engine, spec, after, jobs["fired"] + ~refused),
         "state": state,
         "disposition": disposition.astype(np.uint8),
-        "reason": np.where(refused, Reason.OVERLAP, np.where(missed, Reason.MISFIRE, Reason.NONE)).astype(np.uint8),
+        "reason": np.where(refused, because, np.where(missed, Reason.MISFIRE, Reason.NONE)).astype(np.uint8),
         "until": until, "count": refused.astype(np.uint32), "missed": np.zeros(n, np.uint32),
     }
 

@@ -92,18 +92,19 @@ def plan(engine: Engine, job: int, fields: Any, before_us: int, catching: Catchi
         old, spans = split(specs, spec, param, spans, min(engine.now.wall_us - catching.window_us, before_us) - 1)
         entries += [Entry(span, Disposition.SKIPPED, Reason.WINDOW) for span in old]
     chosen, folded = _choose(engine, spec, param, spans, catching)
-    if _refused(engine, job, spec, fields, chosen):  # there is nothing that they could be folded into
+    refused = _refused(engine, job, spec, fields, chosen)
+    if refused:  # there is nothing that they could be folded into
         folded = [Entry(e.span, Disposition.SKIPPED, e.reason) for e in folded]
     entries += folded
     following = specs.next_one(spec, param, before_us - 1)
-    runs, following, limited = _limit(engine, job, spec, fields, chosen, following)
+    runs, following, limited = (chosen, following, []) if refused else _limit(engine, spec, fields, chosen, following)
     entries += limited
     done = following == NEVER and specs.kind[spec] != KIND_AFTER
     common = {
         "job": job, "next": following, "cursor": max(last, int(fields["cursor_us"])),
         "job_state": JobState.FINISHED if done else JobState.ACTIVE,
     }
-    rows = ledger_rows(entries, common) + _states(engine, job, spec, fields, runs, common)
+    rows = ledger_rows(entries, common) + _states(engine, spec, fields, runs, common, refused=refused)
     if not rows:  # nothing was due after all: the job still moves on
         rows = [{"nominal": first, "state": 0, "disposition": 0, "reason": 0, "until": 0, "count": 0, "missed": 0, **common}]
     return rows
@@ -152,11 +153,11 @@ def _choose(engine: Engine, spec: int, param: int, spans: list[Span], catching: 
     return [(at, total - 1)], [Entry(span, Disposition.COALESCED, Reason.MISFIRE) for span in others]
 
 
-def _limit(engine: Engine, job: int, spec: int, fields: Any, runs: list[tuple[int, int]], following: int
+def _limit(engine: Engine, spec: int, fields: Any, runs: list[tuple[int, int]], following: int
            ) -> tuple[list[tuple[int, int]], int, list[Entry]]:
-    """What max_runs leaves; after the last one nothing follows. A refused occurrence uses none of it."""
+    """What max_runs leaves; after the last one nothing follows."""
     room = max(0, int(engine.specs.max_runs[spec]) - int(fields["fired"]))
-    if len(runs) < room or _refused(engine, job, spec, fields, runs):
+    if len(runs) < room:
         return runs, following, []
     return runs[:room], NEVER, [Entry(Span(at, at, 1), Disposition.SKIPPED, Reason.LIMIT) for at, _ in runs[room:]]
 
@@ -167,12 +168,11 @@ def _refused(engine: Engine, job: int, spec: int, fields: Any, runs: list[tuple[
     return busy and not room_beside_backfill(engine, job, OVERLAP_SKIP, 1)
 
 
-def _states(engine: Engine, job: int, spec: int, fields: Any, runs: list[tuple[int, int]], common: dict[str, int]
+def _states(engine: Engine, spec: int, fields: Any, runs: list[tuple[int, int]], common: dict[str, int], *, refused: bool
             ) -> list[dict[str, int]]:
     """The first run starts unless the job is busy; the others wait for their turn. `allow` starts all up to its limit."""
     busy = int(fields["active"]) + int(fields["waiting"])
     limit = int(engine.specs.overlap_max[spec]) if engine.state.specs[spec]["overlap"]["policy"] == "allow" else 1
-    refused = _refused(engine, job, spec, fields, runs)
     rows = []
     for nominal, missed in runs:
         row = {

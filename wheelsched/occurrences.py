@@ -106,6 +106,7 @@ def move(engine: Engine, cmd: Incoming) -> bytes:
     if waiting is not None:  # moved again, perhaps back to its own time
         rows = np.array([waiting], np.uint32)
         engine.record("REARM", {"at": engine.now.wall_us, "run": rows, "due": np.array([to], np.int64)})
+        engine.alarms.watch(engine, rows)
     else:
         rows = _make(engine, cmd, row, [at], Trigger.SCHEDULE, to)
     _except(engine, cmd, row, at, to)

@@ -152,7 +152,8 @@ def first_next(engine: Engine, rows: NDArray[np.uint32], spec: NDArray[np.uint32
         was_paused[old] = fields["state"] == JobState.PAUSED
     after = np.where((kind == KIND_AT) | engine.specs.dates[spec], cursor, np.maximum(cursor, engine.now.wall_us))
     delay = (kind == KIND_AFTER) & (param <= after)  # its run is under way, or it was: the next time counts from now
-    param[delay] = np.maximum(whole_ms(engine.now.wall_us) + engine.specs.a[spec[delay]], engine.specs.start[spec[delay]])
+    earliest = np.maximum(engine.specs.start[spec[delay]], cursor[delay] + MS)
+    param[delay] = np.maximum(whole_ms(engine.now.wall_us) + engine.specs.a[spec[delay]], earliest)
     following = engine.specs.next(spec, param, after)
     following[fired >= engine.specs.max_runs[spec]] = NEVER
     state = np.where((following == NEVER) & (kind != KIND_MANUAL), JobState.FINISHED, JobState.ACTIVE).astype(np.uint8)

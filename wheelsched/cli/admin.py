@@ -60,9 +60,9 @@ def export(history: bool, target: Any) -> None:
 @admin.command()
 @click.option("--note", default="", metavar="TEXT", help="Why; shown by `status` until the release.")
 def hold(note: str) -> None:
-    """Let no schedule and no delay trigger anything until `admin release`.
+    """Stop all triggering until `admin release`.
 
-    What is queued goes on, with its retries; `enqueue`, `job trigger` and `job backfill` still run at once. To have nothing run at all,
+    No schedule and no delay makes a run start. What is queued goes on, with its retries; `enqueue`, `job trigger` and `job backfill` still run at once. To have nothing run at all,
     stop the workers too (`serve --workers 0`). A second hold leaves the first as it is.
     """
     held = shell().client.hold(note)
@@ -75,7 +75,10 @@ def hold(note: str) -> None:
 
 @admin.command()
 def release() -> None:
-    """Trigger again; what came due meanwhile is decided by each job's catch-up policy."""
+    """Trigger again, after `admin hold`.
+
+    What came due meanwhile was missed: each job's catch-up policy decides about it.
+    """
     done = shell().client.release()
     missed = done.missed or 0
     told = f"{number(missed)} job{'' if missed == 1 else 's'} came due meanwhile" if missed else "nothing came due meanwhile"
@@ -84,7 +87,10 @@ def release() -> None:
 
 @admin.command()
 def tzdiff() -> None:
-    """Show the jobs whose next time moved when the zone data (tzdata) last changed."""
+    """Show whose next time new zone data moved.
+
+    Those jobs whose next time became another one when the tzdata package last changed.
+    """
     sh = shell()
     diff = sh.client.tzdiff()
     if not sh.table:

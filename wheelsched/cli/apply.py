@@ -38,9 +38,9 @@ def read_text(file: Path) -> str:
 @click.option("--prune", metavar="PATTERN", help="Delete the jobs that match this glob and are not in the file.")
 @click.option("--dry-run", is_flag=True, help="Show the plan and change nothing.")
 def apply_command(file: Path, prune: str | None, dry_run: bool) -> None:
-    """Make the server's jobs what a file says: all of it in one commit, or nothing.
+    """Make the server's jobs what a file says.
 
-    Shows + for a new job, ~ for a changed one with what changes, - for a deleted one. Jobs that are not in the file are
+    All of it in one commit, or nothing. Shows + for a new job, ~ for a changed one with what changes, - for a deleted one. Jobs that are not in the file are
     left alone, unless they match --prune. Every fault of the file is listed; then nothing is changed.
     """
     sh = shell()

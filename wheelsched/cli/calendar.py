@@ -22,9 +22,9 @@ def calendar() -> None:
     """Put, list, show and delete calendars: named sets of times that jobs leave out (or keep to), by `job put --calendar`."""
 
 
-@calendar.command()
+@calendar.command(epilog="wheelsched calendar put closed --tz Europe/Berlin --weekday sat --weekday sun --yearly 12-25 --daily 22:00-06:00")
 @click.argument("name")
-@click.option("--include", is_flag=True, help="Jobs run only at these times; without it, never at them.")
+@click.option("--include", is_flag=True, help="Jobs run at these times only; without this flag they never run at them.")
 @click.option("--tz", metavar="Z", help="IANA zone of dates, weekdays and times of day (UTC).")
 @click.option("--date", "dates", multiple=True, metavar="YYYY-MM-DD", help="A whole day; may come several times, as all below.")
 @click.option("--yearly", multiple=True, metavar="MM-DD", help="A day of every year.")
@@ -32,11 +32,16 @@ def calendar() -> None:
 @click.option("--window", "windows", multiple=True, nargs=2, metavar="FROM TO", help="From an instant to another (RFC 3339).")
 @click.option("--daily", multiple=True, metavar="[DAYS ]HH:MM-HH:MM", help="Times of day: 22:00-06:00, 'sat,sun 08:00-12:00'.")
 def put(name: str, include: bool, tz: str | None, **flags: Any) -> None:
-    """Create a calendar, or give it a new definition in full; jobs that name it follow at once."""
+    """Create a calendar, or replace it.
+
+    The definition is given in full, nothing of a former one stays. Jobs that name it follow at once.
+    """
     definition: dict[str, Any] = {"mode": "include" if include else "exclude", "tz": tz or "UTC"}
     definition |= {name: list(flags[name]) for name in ("dates", "yearly", "weekdays", "windows") if flags[name]}
     if flags["daily"]:
         definition["daily"] = [_daily(text) for text in flags["daily"]]
+    if len(definition) == 2:
+        raise click.UsageError("say which times: --date, --yearly, --weekday, --window or --daily")
     found = shell().client.calendar(name, **definition)
     show_one(shell(), found.to_dict(), lambda: [f"{found.name}: {_used(found)}"])
 

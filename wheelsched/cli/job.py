@@ -78,7 +78,7 @@ def list_(match: str | None, state: str | None, limit: int | None) -> None:
         soon = "-" if found.next_at is None else relative(found.next_at, sh.now)
         return [
             found.name, found.state, found.task, cut(describe_schedule(found), 40), times.show(found.next_at, zone_of(found)), soon,
-            str(found.active), cut(found.note or "", 40) + (f" [paused: {cut(found.pause_note, 40)}]" if found.pause_note else ""),
+            str(found.active), cut(("paused: " if found.pause_note else "") + (found.pause_note or found.note or ""), 48),
         ]
 
     heads = ["NAME", "STATE", "TASK", "SCHEDULE", "NEXT", "IN", "OPEN#", "NOTE"]
@@ -122,7 +122,8 @@ def _page(found: JobInfo, times: Times) -> Iterator[str]:
     retry, overlap, catchup = spec["retry"], spec["overlap"], spec["catchup"]
     due = "-" if found.next_at is None else f"{times.show(found.next_at, tz)}, {relative(found.next_at, now)}"
     yield from pairs([
-        ("job", found.name), ("state", found.state + (f" ({found.pause_note})" if found.pause_note else "")), ("note", found.note or ""), ("task", found.task),
+        ("job", found.name), ("state", found.state + (f" ({found.pause_note})" if found.pause_note else "")), ("note", "" if found.note == found.pause_note else found.note or ""),
+        ("task", found.task),
         ("args", json.dumps(found.to_dict()["args"], ensure_ascii=False) if found.args else ""),
         ("kwargs", json.dumps(found.to_dict()["kwargs"], ensure_ascii=False) if found.kwargs else ""),
         ("schedule", describe_schedule(found)), ("next", due), ("decided up to", times.show(found.cursor, tz)),
@@ -168,6 +169,8 @@ def next_(name: str, n: int) -> None:
     sh = shell()
     found = sh.client.get(name)
     show_instants(sh.client.next(name, n), zone_of(found), "no coming time")
+    if sh.table and found.spec.get("jitter"):
+        say(f"jitter ({_jitter(found.spec['jitter'])}) puts each start off by a stable part of it: `job why {found.name} TIME` tells which")
 
 
 def show_instants(instants: list[datetime], tz: str, empty: str) -> None:
@@ -185,7 +188,10 @@ def _done(found: JobInfo, word: str) -> None:
 @click.argument("name")
 @click.option("--note", default="", metavar="TEXT", help="Why.")
 def pause(name: str, note: str) -> None:
-    """Hold a job's occurrences."""
+    """Let a job's schedule trigger nothing until `resume`.
+
+    Open runs go on, and `job trigger` still runs it. `resume` decides about what was missed.
+    """
     _done(shell().client.pause(name, note), "paused")
 
 

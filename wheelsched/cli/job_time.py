@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from ..views_time import Backfill, JobChange, Why
     from .times import Wall
 
-_TIME_HELP = "TIME is RFC 3339 (2026-03-29T01:30:00Z), or a time on the job's own clock (2026-03-29T02:30)."
+_TIME_HELP = (
+    "TIME is when the schedule has it, as `job next` and the column SCHEDULED of `run list` show it: RFC 3339 (2026-03-29T01:30:00Z,"
+    " 2026-03-29T03:30+02:00), or a time on the job's own clock (2026-03-29T02:30)."
+)
+_RANGE_HELP = "TIME is RFC 3339 (2026-03-29T01:30:00Z), or a time on the job's own clock (2026-03-29T02:30)."
 _CLOCK_CHANGE = ("dst_gap", "dst_overlap")
 _SHOWN_IDS = 10  # of a backfill, on the terminal
 
@@ -40,7 +44,10 @@ def _zone(name: str, *texts: str) -> str:
 @click.argument("name")
 @click.argument("time")
 def why(name: str, time: str) -> None:
-    """Say what became of a job's occurrence, or will: did it run, and if not, why."""
+    """Say what became of an occurrence, or will.
+
+    Did it run, and in which run; if not, why not, and what took its place. Of a coming one: when it will run, or what keeps it from that.
+    """
     sh = shell()
     tz = _zone(name, time)
     wall = parse_wall(time, tz) if is_wall(time) else None
@@ -75,7 +82,7 @@ def _why_page(w: Why, tz: str) -> Iterator[str]:
     yield w.text
     yield ""
     yield from pairs([
-        ("disposition", w.disposition + (f" ({w.reason})" if w.reason else "")), ("nominal time", times.show(w.scheduled_at, tz)),
+        ("disposition", w.disposition + (f" ({w.reason})" if w.reason else "")), ("nominal time", "" if w.reason == "dst_gap" else times.show(w.scheduled_at, tz)),  # in a gap the clock shows another
         ("one of", f"{number(w.count or 0)} occurrences, up to {times.show(w.until, tz)}" if several else ""),
         (_at_means(w, now), at), ("run", w.run_id or ""), ("gave way to run", w.blocking or ""),
     ])
@@ -93,9 +100,12 @@ def _at_means(w: Why, now: datetime) -> str:
 @click.command(cls=Verb, epilog=_TIME_HELP)
 @click.argument("name")
 @click.argument("time")
-@click.option("--undo", is_flag=True, help="Let it run after all.")
+@click.option("--undo", is_flag=True, help="Take a skip back: let it run after all.")
 def skip(name: str, time: str, undo: bool) -> None:
-    """Leave out one coming occurrence of a job; all others stay."""
+    """Leave out one coming occurrence of a job.
+
+    All others stay. `--undo` takes it back, as long as its time has not come.
+    """
     tz = _zone(name, time)
     _show_why(shell().client.skip(name, parse_moment(time, tz), undo=undo), tz)
 
@@ -105,7 +115,11 @@ def skip(name: str, time: str, undo: bool) -> None:
 @click.argument("time")
 @click.option("--to", required=True, metavar="TIME", help="When it runs instead.")
 def move(name: str, time: str, to: str) -> None:
-    """Run one coming occurrence of a job at another time."""
+    """Run one coming occurrence at another time.
+
+    Its run is made at once, waits for that time and keeps the time it had as its own (SCHEDULED). Until it starts it can be moved again,
+    also back.
+    """
     sh = shell()
     tz = _zone(name, time, to)
     target = parse_moment(to, tz, "--to")
@@ -115,10 +129,10 @@ def move(name: str, time: str, to: str) -> None:
         say(f"{run.job}: moved to {Times(sh.times).show(target, tz)}, {relative(target, sh.now)}; run is {run.state}")
 
 
-@click.command(cls=Verb, epilog=_TIME_HELP)
+@click.command(cls=Verb, epilog=_RANGE_HELP)
 @click.argument("name")
-@click.option("--since", required=True, metavar="TIME", help="Nominal times from here on.")
-@click.option("--until", required=True, metavar="TIME", help="Up to this one; not in the future.")
+@click.option("--since", required=True, metavar="TIME", help="Occurrences from here on, this one included.")
+@click.option("--until", required=True, metavar="TIME", help="Up to here, this one included; not in the future.")
 @click.option("--dry-run", is_flag=True, help="Make nothing; say what would be made.")
 @click.option("--only", type=click.Choice(["missing", "failed"]), default="missing", show_default=True,
               help="Those without a run; or also those whose run ended badly.")
@@ -126,7 +140,10 @@ def move(name: str, time: str, to: str) -> None:
 @click.option("--overlap", type=click.Choice(["buffer_all", "allow"]), help="One after another, or side by side (the job's own policy).")
 @click.option("--max", "limit", type=click.IntRange(1), metavar="N", help="Of --overlap allow: at most so many side by side.")
 def backfill(name: str, since: str, until: str, overlap: str | None, limit: int | None, **flags: Any) -> None:
-    """Make runs for the occurrences of a range; what has a run is never run twice."""
+    """Make runs for past occurrences that have none.
+
+    What has a run is never run twice. Look first with --dry-run.
+    """
     sh = shell()
     if limit is not None and overlap is None:
         raise click.UsageError("--max goes with --overlap")
@@ -156,7 +173,10 @@ def _backfilled(name: str, b: Backfill, tz: str) -> Iterator[str]:
 @click.argument("name")
 @click.option("--limit", type=click.IntRange(1, 10_000), metavar="N", default=100, show_default=True, help="How many changes.")
 def history(name: str, limit: int) -> None:
-    """Show who changed a job, when, and what, newest first."""
+    """Show who changed a job, when and how, newest first.
+
+    `-o json` has both definitions of each change in full.
+    """
     sh = shell()
     tz, times = _zone(name), Times(sh.times)
 
@@ -179,7 +199,8 @@ def _changed(c: JobChange) -> str:
         parts = [str(changes[name][1]) for name in ("schedule", "task") if name in changes]
     else:
         parts = [f"{name}: {_word(old)} -> {_word(new)}" for name, (old, new) in changes.items()]
-    return ", ".join(parts) + (f" ({c.note})" if c.note else "")
+    told = ", ".join(parts)
+    return f"{told} ({c.note})" if told and c.note else told or c.note
 
 
 def _word(value: Any) -> str:

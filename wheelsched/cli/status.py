@@ -40,7 +40,8 @@ def _page(s: dict[str, Any]) -> Iterator[str]:
     now = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=s["now_us"])
     offset = s["clock_offset_us"]
     if s.get("held"):
-        yield _held(s)
+        yield _held(s) + "; until then no schedule and no delay triggers anything"
+        yield "what is queued goes on, and `enqueue` and `job trigger` still run"
     yield from pairs([
         ("server", f"{s['server']}, pid {s['pid']}, up {span(s['uptime_s'])}, generation {s['generation']}"),
         ("data", s["data"]),
@@ -74,10 +75,7 @@ def _page(s: dict[str, Any]) -> Iterator[str]:
 def _held(s: dict[str, Any]) -> str:
     why = f" ({clean(s['hold_note'])})" if s.get("hold_note") else ""
     since = "" if s.get("held_since_us") is None else f" since {Times('utc').show(to_datetime(s['held_since_us']))}"
-    return (
-        f"HELD{why}{since}: nothing is triggered by a schedule or a delay until `wheelsched admin release`;"
-        " what is queued goes on, and `enqueue` and `job trigger` still run"
-    )
+    return f"HELD{why}{since}: `wheelsched admin release` ends it"
 
 
 def _indented(rows: list[tuple[str, str]]) -> list[str]:
