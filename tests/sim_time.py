@@ -165,7 +165,7 @@ class TimeActions:
             assert answer["disposition"] == ("skipped" if mark == -1 else "moved"), told + "as a person said"
         elif judge.excluded(job, at):
             assert (answer["disposition"], answer["reason"]) == ("skipped", "calendar"), told + "excluded"
-        elif job.state == JobState.FINISHED:
+        elif job.state == JobState.FINISHED or (job.wire["max_runs"] is not None and job.fired >= job.wire["max_runs"]):
             assert (answer["disposition"], answer["reason"]) == ("skipped", "limit"), told + "over"
         else:
             assert (answer["disposition"], answer["scheduled_us"]) == ("pending", at), told + "to come"

@@ -31,6 +31,7 @@ class Live:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.server = ServerProcess(folder, workers=1, tasks=(TASKS,))
+        self.said = []  # on stderr, by the last command
 
     def __call__(self, *args, code=0, text=None):
         env = {k: v for k, v in os.environ.items() if not k.startswith("WHEELSCHED_")} | {"WHEELSCHED_SOCKET": self.server.socket}
@@ -38,6 +39,7 @@ class Live:
             [sys.executable, "-m", "wheelsched", *args], env=env, input=text, capture_output=True, text=True, timeout=60, check=False
         )
         assert done.returncode == code, (args, done.returncode, done.stdout, done.stderr)
+        self.said = done.stderr.splitlines()
         return done.stdout
 
     def json(self, *args, code=0):

@@ -79,6 +79,8 @@ def test_span():
 @given(st.datetimes(datetime(1990, 1, 1), datetime(2090, 1, 1)), st.sampled_from(ZONES))
 @example(datetime(2026, 11, 1, 12), "America/Havana")  # 01:00 becomes 00:00
 @example(datetime(2026, 10, 31, 12), "America/Havana")
+@example(datetime(1998, 10, 25), "America/St_Johns")  # 00:01 becomes 23:01 of the day before
+@example(datetime(1998, 10, 25, 12), "America/St_Johns")
 @example(datetime(2026, 4, 24, 12), "Africa/Cairo")  # 00:00 becomes 01:00
 @example(datetime(2026, 10, 29, 12), "Africa/Cairo")  # 24:00 becomes 23:00
 @example(datetime(2026, 10, 30, 12), "Africa/Cairo")

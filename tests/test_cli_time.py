@@ -19,7 +19,7 @@ from test_cli import NOON, NOON_US, RUN_ID, STATS, Scripted, invoke, page, wire_
 
 from wheelsched import errors
 from wheelsched.cli.history_rows import definition
-from wheelsched.cli.times import is_wall, parse_moment, parse_wall, schedule_zone
+from wheelsched.cli.times import is_wall, parse_day, parse_moment, parse_wall, schedule_zone
 from wheelsched.definition import given_from_api
 from wheelsched.model import NEVER, Call, Catchup
 from wheelsched.schedule import At, Cron, Every, Manual
@@ -173,6 +173,24 @@ def test_a_put_that_never_runs_is_not_left_without_a_word(server):
     assert server("job", "put", "a", "t", "--every", "1s").stderr == ""
 
 
+def test_pause_and_resume_of_all_that_match(server):
+    server.answers |= {
+        "jobs": page(wire_job("x/a"), wire_job("x/b")), "pause": lambda args: wire_job(args["name"], state="paused"),
+        "resume": lambda args: wire_job(args["name"]),
+    }
+    assert [line.split() for line in server("job", "pause", "x/*", "--note", "n").stdout.splitlines()[1:]] == [["x/a", "paused"], ["x/b", "paused"]]
+    assert (server.args("jobs")["state"], server.args("pause")) == ("active", {**server.args("pause"), "name": "x/b", "note": "n"})
+    assert [j["state"] for j in json.loads(server("job", "resume", "x/*", "-o", "json").stdout)] == ["active", "active"]
+    assert server.args("jobs")["state"] == "paused"
+    assert server("job", "resume", "x/a").stdout == "x/a: resumed, active\n"
+
+
+def test_next_tells_of_a_jitter(server):
+    server.answers |= {"next": [NOON_US], "get": wire_job(jitter="2h")}
+    assert "jitter (2h) puts each start off" in server("job", "next", "a").stderr
+    assert server("job", "next", "a", "-o", "json").stderr == ""
+
+
 def test_a_pause_has_its_own_note(server):
     paused = {**wire_job(), "state": "paused", "note": "holiday", "pause_note": "holiday"}  # the note of the pause hides the job's own
     server.answers |= {"get": paused, "jobs": page(paused)}
@@ -215,6 +233,34 @@ def test_skip_and_move(server):
     assert server("job", "skip", "a", "2026-11-29T13:00").exit_code == 4
 
 
+def test_a_day_stands_for_its_only_occurrence(server):
+    server.answers |= {"move": wire_run("scheduled"), "get": wire_job(schedule=Cron("H 2 * * *", tz="Europe/Berlin"))}
+    for verb in (["skip", "a", "2026-12-04"], ["move", "a", "2026-12-04", "--to", "2026-12-04T12:00"], ["why", "a", "2026-12-04"]):
+        assert server("job", *verb).exit_code == 0
+        [expected] = Cron("H 2 * * *", tz="Europe/Berlin", hash_id="default/a").next(datetime(2026, 12, 4, tzinfo=UTC))
+        assert server.args(verb[0])["at_us"] == int(expected.timestamp()) * 1_000_000
+    server.answers["get"] = wire_job(schedule=[Cron("0 0 1 * *", tz="Europe/Berlin"), Cron("59 23 * * 5", tz="Europe/Berlin")])
+    for day, time in (("2026-12-01", datetime(2026, 11, 30, 23, tzinfo=UTC)), ("2026-12-04", datetime(2026, 12, 4, 22, 59, tzinfo=UTC))):
+        assert server("job", "skip", "a", day).exit_code == 0
+        assert server.args("skip")["at_us"] == int(time.timestamp()) * 1_000_000
+    for day, words in (("2026-12-02", "no occurrence on"), ("2026-02-30", "day is out of range"), ("9999-12-31", "no day after it")):
+        done = server("job", "skip", "a", day)
+        assert (done.exit_code, words in done.stderr) == (2, True), done.stderr
+    server.answers["get"] = wire_job(schedule=Cron("0 * * * *", tz="Europe/Berlin"))
+    done = server("job", "skip", "a", "2026-12-04")
+    assert done.exit_code == 2
+    assert "2026-12-04 00:00:00 +01:00 (2026-12-03 23:00:00Z)" in done.stderr
+    server.answers["get"] = errors.NotFoundError("no job a")
+    assert server("job", "skip", "a", "2026-12-04").exit_code == 3
+
+
+def test_a_day_that_begins_behind_a_gap():
+    assert parse_day("2026-11-29", "Europe/Berlin") == (datetime(2026, 11, 28, 23, tzinfo=UTC), datetime(2026, 11, 29, 23, tzinfo=UTC))
+    begin, end = parse_day("2018-11-04", "America/Sao_Paulo")  # there midnight was skipped
+    assert (begin, end - begin) == (datetime(2018, 11, 4, 3, tzinfo=UTC), timedelta(hours=23))
+    assert parse_day("2026-11-29T00:00", "UTC") is None
+
+
 # Backfill
 
 
@@ -238,6 +284,9 @@ def test_backfill(server):
     args = server.args("backfill")
     assert (args["dry_run"], args["only"], args["backwards"], args["overlap"]) == (True, "failed", True, {"policy": "allow", "max": 4})
     assert json.loads(server("job", "backfill", "a", *span, "-o", "json").stdout)["count"] == 12
+    server("job", "backfill", "a", "--since", "2026-11-28", "--until", "2026-11-29")
+    midnight = NOON_US - 13 * 3_600_000_000
+    assert (server.args("backfill")["since_us"], server.args("backfill")["until_us"]) == (midnight - 86_400_000_000, midnight + 86_399_999_000)
     for bad in (["--max", "4"], ["--overlap", "skip"], ["--only", "all"], ["--max", "0", "--overlap", "allow"]):
         assert server("job", "backfill", "a", *span, *bad).exit_code == 2
     assert server("job", "backfill", "a", "--until", "2026-11-29T13:00", "--since", "2026-11-29T13:00").exit_code == 2

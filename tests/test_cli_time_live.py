@@ -67,3 +67,53 @@ def test_backfill_calendars_and_a_hold(live):
     live("health")
     live("admin", "tzdiff")
     assert live.json("run", "list", "--late", "--skipped") == []
+
+
+JOBS = """[calendars.holidays]
+yearly = ["12-25"]
+[jobs.night]
+task = "demo.ok"
+cron = "0 0 * * *"
+tz = "Europe/Berlin"
+calendar = "holidays"
+"""
+
+
+def test_a_changed_calendar_in_a_plan(live):
+    assert live("job", "apply", "-f", "-", text=JOBS).splitlines() == [
+        "+ calendar holidays  exclude, UTC, every year 12-25", "+ night  demo.ok  0 0 * * * Europe/Berlin",
+    ]
+    assert live.said == [
+        "wheelsched: calendar holidays has the days of UTC; other zones: night",
+        "wheelsched: 1 created, 0 updated, 0 deleted, 0 unchanged; 1 calendars",
+    ]
+    other = "[defaults]\ntz = 'Europe/Berlin'\n" + JOBS.replace('"12-25"', '"12-25", "12-26"')
+    assert live("job", "apply", "-f", "-", "--dry-run", text=other).splitlines() == [
+        "~ calendar holidays  tz: UTC -> Europe/Berlin; times: every year 12-25 -> every year 12-25, 12-26",
+    ]
+    live("job", "apply", "-f", "-", text=other)
+    assert len(live.said) == 1, "the zones agree"
+    night = datetime.now(UTC).year + 1
+    assert live.json("job", "why", "night", f"{night}-12-26T00:00")["reason"] == "calendar"
+    assert live.json("job", "why", "night", f"{night}-12-26")["reason"] == "calendar"
+    assert live.json("job", "why", "night", f"{night}-12-27")["disposition"] == "pending"
+
+
+def test_a_crontab_line_that_was_changed_and_imported_again(live):
+    live("job", "import", "crontab", "-", text="0 3 * * * /bin/backup --all\n")
+    assert not any("go on" in line for line in live.said)
+    old = live.json("job", "list", "crontab/*")[0]["name"]
+    live("job", "import", "crontab", "-", text="0 3 * * * /bin/backup --most\n")
+    assert f"wheelsched: 1 jobs crontab/* are not in what was imported and go on; `wheelsched job delete` ends one: {old}" in live.said
+
+
+def test_a_moved_run_and_a_file_of_the_past(live):
+    live("job", "put", "five", "demo.ok", "--every", "5s")
+    at = live.json("job", "next", "five")[0]
+    to = datetime.fromisoformat(at) + timedelta(minutes=5)
+    run = live.json("job", "move", "five", at, "--to", text(to))
+    why = live.json("job", "why", "five", at)
+    assert (why["disposition"], why["run_id"], datetime.fromisoformat(why["at"])) == ("moved", run["id"], to)
+    assert f"moved to {to:%Y-%m-%d %H:%M:%S}Z" in live("run", "list", "five", "--state", "scheduled")
+    live("job", "put", "past", "demo.ok", "--every", "1h", "--end", "2020-01-01T00:00:00Z")
+    assert live.said == ["wheelsched: past has no time left to run at: what its schedule has is past, outside of start and end, or was decided before"]

@@ -133,6 +133,18 @@ weekdays = ["mon"]
     ]
 
 
+def test_the_zone_of_the_defaults_is_the_calendars_too():
+    found = read("""[calendars.a]
+yearly = ["12-25"]
+[calendars.b]
+yearly = ["12-25"]
+tz = "UTC"
+[defaults]
+tz = "Europe/Berlin"
+""")
+    assert {name: table["tz"] for name, table in found.calendars.items()} == {"a": "Europe/Berlin", "b": "UTC"}
+
+
 def test_lines_of_everything():
     text = '''a.b = 1 # c
 "x y".'z' = """

@@ -346,7 +346,8 @@ class BaseClient(ABC):
     ) -> Backfill:
         """Make runs for a job's past occurrences with nominal times from `since` to `until`, both included.
 
-        `only`: "missing" leaves alone those that have a run, "failed" runs again those whose run ended badly, too. Run ids are
+        `only`: "missing" leaves alone those that have a run, "failed" runs again those whose run ended badly, too, as `redrive` does: the
+        same runs with the arguments that they have (`run_ids` has the new ones alone). Run ids are
         f(job, nominal time), as the schedule's are, so nothing is made twice. `overlap` instead of the job's own policy:
         "buffer_all" (one after another) or Overlap("allow", max=N) (N side by side). `backwards`: newest first. `dry_run`:
         make nothing, tell what would be made. NotFoundError, ResourceExhaustedError (how many it would be, and the limit).

@@ -151,7 +151,7 @@ def first_next(engine: Engine, rows: NDArray[np.uint32], spec: NDArray[np.uint32
         fired[old] = np.where(fields["state"] == JobState.DELETED, 0, fields["fired"])
         was_paused[old] = fields["state"] == JobState.PAUSED
     after = np.where((kind == KIND_AT) | engine.specs.dates[spec], cursor, np.maximum(cursor, engine.now.wall_us))
-    delay = (kind == KIND_AFTER) & (param <= after)  # its run is under way, or it was: the next time counts from now
+    delay = (kind == KIND_AFTER) & ((param <= after) | (param < engine.specs.start[spec]))  # its run is or was under way: from now
     earliest = np.maximum(engine.specs.start[spec[delay]], cursor[delay] + MS)
     param[delay] = np.maximum(whole_ms(engine.now.wall_us) + engine.specs.a[spec[delay]], earliest)
     following = engine.specs.next(spec, param, after)

@@ -202,13 +202,15 @@ def clock_back(engine: Engine, item: ClockBack) -> None:
 def _delays_back(engine: Engine, rows: NDArray[np.uint32], jobs: Any) -> None:
     """Delays after completion that were counted on the wrong clock count from now."""
     delay = engine.specs.a[jobs["spec"]]
-    wrong = (engine.specs.kind[jobs["spec"]] == KIND_AFTER) & (jobs["state"] == JobState.ACTIVE) & (jobs["next_us"] < NEVER)
-    wrong &= jobs["param_us"] > np.maximum(engine.now.wall_us + delay + 1_000, engine.specs.start[jobs["spec"]])
+    wrong = (engine.specs.kind[jobs["spec"]] == KIND_AFTER) & (jobs["state"] == JobState.ACTIVE)
+    known = jobs["next_us"] < NEVER  # else it is the last one, which was decided
+    latest = engine.now.wall_us + np.where(known, delay + 1_000, 0)
+    wrong &= jobs["param_us"] > np.maximum(latest, engine.specs.start[jobs["spec"]])
     if wrong.any():
         some, never = rows[wrong], np.full(int(wrong.sum()), NEVER, np.int64)
         engine.record("RETIME", {
             "at": engine.now.wall_us, "job": some, "next": never, "cursor": jobs["cursor_us"][wrong].copy(),
-            "param": np.maximum(jobs["cursor_us"][wrong], 0), "state": jobs["state"][wrong].copy(),
+            "param": np.clip(jobs["cursor_us"][wrong], 0, engine.now.wall_us), "state": jobs["state"][wrong].copy(),
         })
         engine.arm_jobs(some, never)
         engine.look_at(some)

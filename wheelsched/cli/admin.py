@@ -36,7 +36,8 @@ def verify(directory: str) -> None:
         raise
     except WheelschedError as e:
         report = {"directory": directory, "ok": False, "findings": [e.message]}
-    shown = [(name.replace("_", " "), str(value)) for name, value in report.items() if name not in ("findings", "ok")]
+    told = {name: "none" if value is None else str(value) for name, value in report.items() if name not in ("findings", "ok")}
+    shown = [(name.replace("_", " "), value) for name, value in told.items()]
     show_one(sh, report, lambda: [*pairs(shown), *(f"FOUND {line}" for line in report["findings"]), "ok" if report["ok"] else "damaged"])
     if not report["ok"]:
         raise Failed(f"{len(report['findings'])} findings in {directory}")
@@ -62,8 +63,8 @@ def export(history: bool, target: Any) -> None:
 def hold(note: str) -> None:
     """Stop all triggering until `admin release`.
 
-    No schedule and no delay makes a run start. What is queued goes on, with its retries; `enqueue`, `job trigger` and `job backfill` still run at once. To have nothing run at all,
-    stop the workers too (`serve --workers 0`). A second hold leaves the first as it is.
+    No schedule and no delay makes a run start. What is queued goes on, with its retries; `enqueue`, `job trigger` and `job backfill` still
+    run at once. To have nothing run at all, stop the workers too (`serve --workers 0`). A second hold leaves the first as it is.
     """
     held = shell().client.hold(note)
     why = f" ({held.note})" if held.note else ""

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from ..errors import InvalidArgumentError
+from ..schedule import Cron
 from ..staging import schedule_words
+from .calendar import calendar_lines
 from .jobs_file import read_jobs_file, shown_path
 from .output import cut, show_one
 from .shell import Failed, Verb, say, shell
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from ..staging import Applied
     from .jobs_file import JobsFile
@@ -40,8 +42,8 @@ def read_text(file: Path) -> str:
 def apply_command(file: Path, prune: str | None, dry_run: bool) -> None:
     """Make the server's jobs what a file says.
 
-    All of it in one commit, or nothing. Shows + for a new job, ~ for a changed one with what changes, - for a deleted one. Jobs that are not in the file are
-    left alone, unless they match --prune. Every fault of the file is listed; then nothing is changed.
+    All of it in one commit, or nothing. Shows + for a new job, ~ for a changed one with what changes, - for a deleted one. Jobs that are
+    not in the file are left alone, unless they match --prune. Every fault of the file is listed; then nothing is changed.
     """
     sh = shell()
     found = read_jobs_file(read_text(file))
@@ -49,6 +51,7 @@ def apply_command(file: Path, prune: str | None, dry_run: bool) -> None:
         raise Failed(_listed([f"{file}:{fault}" for fault in found.faults]), EXIT_INVALID)
     if prune is not None and not found.jobs:
         raise Failed(f"{file}: it has no jobs, so --prune would delete all that match; that is for `wheelsched job delete`", EXIT_INVALID)
+    before = {c.name: c.definition for c in sh.client.calendars()} if found.calendars else {}
     try:
         done = sh.client.apply(found.jobs, prune, dry_run, calendars=found.calendars)
     except InvalidArgumentError as e:
@@ -56,7 +59,9 @@ def apply_command(file: Path, prune: str | None, dry_run: bool) -> None:
         if not isinstance(rows, list):
             raise
         raise Failed(_listed([_server_fault(file, found, row, text) for row, text in rows]), EXIT_INVALID) from e
-    show_one(sh, done.to_dict(), lambda: _plan(found, done))
+    show_one(sh, done.to_dict(), lambda: _plan(found, done, before))
+    for remark in _other_zones(found):
+        say(remark)
     if sh.table:
         counts = ", ".join(f"{n} {what}" for what, n in done.counts().items())
         counts += f"; {len(done.calendars)} calendars" if done.calendars else ""
@@ -75,7 +80,7 @@ def _server_fault(file: Path, found: JobsFile, row: int, text: str) -> str:
     return f"{file}:{found.lines[row]}: {shown_path(('jobs', job.name))}: {text}"
 
 
-def _plan(found: JobsFile, done: Applied) -> Iterator[str]:
+def _plan(found: JobsFile, done: Applied, before: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """The plan's lines, in the order of their names."""
     jobs = {job.name.removeprefix("default/"): job for job in found.jobs} | {job.name: job for job in found.jobs}
     lines = []
@@ -88,6 +93,45 @@ def _plan(found: JobsFile, done: Applied) -> Iterator[str]:
         lines.append((name, f"~ {name}" + (f"  {told}" if told else "")))
     lines += [(name, f"- {name}") for name in done.deleted]
     for name, result in sorted(done.calendars.items()):
-        yield f"{'+' if result == 'created' else '~'} calendar {name}"
+        now = _calendar_words(_canonical(found.calendars[name]))
+        if result == "created":
+            yield f"+ calendar {name}  {cut(', '.join(now.values()), 80)}"
+            continue
+        old = _calendar_words(before.get(name, {}))
+        differs = [f"{key}: {cut(old[key], 60)} -> {cut(now[key], 60)}" for key in now if old[key] != now[key]]
+        yield f"~ calendar {name}  {'; '.join(differs)}"
     for _, line in sorted(lines):
         yield line
+
+
+def _canonical(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A calendar of the file as the server has it."""
+    from ..calendars import calendar_from_api  # noqa: PLC0415 - heavy, and most files have none
+
+    return calendar_from_api(**given)
+
+
+def _other_zones(found: JobsFile) -> Iterator[str]:
+    """A remark for each calendar of the file whose days are not those of jobs that name it."""
+    for name, given in sorted(found.calendars.items()):
+        zone = str(given.get("tz", "UTC"))
+        jobs = [
+            job for job in found.jobs
+            if name in _named(job.policies.get("calendar")) and any(cron.tz != zone for cron in _crons(job.schedule))
+        ]
+        if jobs:
+            yield f"calendar {name} has the days of {zone}; other zones: {cut(', '.join(job.name for job in jobs), 100)}"
+
+
+def _named(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else list(value or ())
+
+
+def _crons(schedule: Any) -> list[Cron]:
+    return [part for part in (schedule if isinstance(schedule, list) else [schedule]) if isinstance(part, Cron)]
+
+
+def _calendar_words(definition: Mapping[str, Any]) -> dict[str, str]:
+    """What a calendar says, for a plan."""
+    times = "; ".join(calendar_lines(definition))
+    return {"mode": str(definition.get("mode")), "tz": str(definition.get("tz")), "times": times}

@@ -9,9 +9,12 @@ import click
 from ..model import to_datetime
 from .output import cut, pairs, show_many, show_one
 from .shell import Verbs, shell
+from .status import counted
 from .times import Times
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ..views_time import Calendar
 
 _SHOWN = 60
@@ -43,7 +46,8 @@ def put(name: str, include: bool, tz: str | None, **flags: Any) -> None:
     if len(definition) == 2:
         raise click.UsageError("say which times: --date, --yearly, --weekday, --window or --daily")
     found = shell().client.calendar(name, **definition)
-    show_one(shell(), found.to_dict(), lambda: [f"{found.name}: {_used(found)}"])
+    what = "; ".join(calendar_lines(found.definition))
+    show_one(shell(), found.to_dict(), lambda: [f"{found.name}: {what}, in {found.definition.get('tz')}; {_used(found)}"])
 
 
 def _daily(text: str) -> dict[str, Any]:
@@ -55,18 +59,20 @@ def _daily(text: str) -> dict[str, Any]:
 
 
 def _used(found: Calendar) -> str:
-    return f"{found.jobs} job{'' if found.jobs == 1 else 's'} name{'s' if found.jobs == 1 else ''} it"
+    return f"{counted(found.jobs, 'job')} name{'s' if found.jobs == 1 else ''} it"
 
 
 @calendar.command("list")
 def list_() -> None:
     """List the calendars."""
     sh = shell()
-    show_many(
-        sh, sh.client.calendars(), lambda c: c.to_dict(), ["CALENDAR", "MODE", "ZONE", "JOBS#", "TIMES"],
-        lambda c: [c.name, str(c.definition.get("mode")), str(c.definition.get("tz")), str(c.jobs), cut("; ".join(_lines(c)), _SHOWN)],
-        empty="no calendars",
-    )
+
+    def cells(c: Calendar) -> list[str]:
+        times = cut("; ".join(calendar_lines(c.definition)), _SHOWN)
+        return [c.name, str(c.definition.get("mode")), str(c.definition.get("tz")), str(c.jobs), times]
+
+    heads = ["CALENDAR", "MODE", "ZONE", "JOBS#", "TIMES"]
+    show_many(sh, sh.client.calendars(), lambda c: c.to_dict(), heads, cells, empty="no calendars")
 
 
 @calendar.command()
@@ -78,13 +84,13 @@ def get(name: str) -> None:
     what = "only these times run" if found.definition.get("mode") == "include" else "nothing runs at these times"
     show_one(sh, found.to_dict(), lambda: pairs([
         ("calendar", found.name), ("mode", f"{found.definition.get('mode')}: {what}"), ("zone", str(found.definition.get("tz"))),
-        ("times", "\n".join(_lines(found))), ("jobs", _used(found)),
+        ("times", "\n".join(calendar_lines(found.definition))), ("jobs", _used(found)),
     ]))
 
 
-def _lines(found: Calendar) -> list[str]:
-    """The times of a calendar, one kind a line."""
-    d, times = found.definition, Times("utc")
+def calendar_lines(d: Mapping[str, Any]) -> list[str]:
+    """The times of a calendar's definition, one kind a line."""
+    times = Times("utc")
     out = [f"{word}{', '.join(d[key])}" for key, word in (("dates", ""), ("yearly", "every year "), ("weekdays", "")) if d.get(key)]
     spans = ((to_datetime(w["from_us"]), to_datetime(w["to_us"])) for w in d.get("windows") or ())
     out += [f"from {times.show(first)} to {times.show(last)}" for first, last in spans]

@@ -20,7 +20,7 @@ from .shell import Verbs, say, shell
 from .times import DST_LEGEND, Times, instant_text, micros, relative, schedule_zone, span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from datetime import datetime
 
     from ..schedule import Schedule
@@ -122,7 +122,8 @@ def _page(found: JobInfo, times: Times) -> Iterator[str]:
     retry, overlap, catchup = spec["retry"], spec["overlap"], spec["catchup"]
     due = "-" if found.next_at is None else f"{times.show(found.next_at, tz)}, {relative(found.next_at, now)}"
     yield from pairs([
-        ("job", found.name), ("state", found.state + (f" ({found.pause_note})" if found.pause_note else "")), ("note", "" if found.note == found.pause_note else found.note or ""),
+        ("job", found.name), ("state", found.state + (f" ({found.pause_note})" if found.pause_note else "")),
+        ("note", "" if found.note == found.pause_note else found.note or ""),
         ("task", found.task),
         ("args", json.dumps(found.to_dict()["args"], ensure_ascii=False) if found.args else ""),
         ("kwargs", json.dumps(found.to_dict()["kwargs"], ensure_ascii=False) if found.kwargs else ""),
@@ -184,24 +185,37 @@ def _done(found: JobInfo, word: str) -> None:
     show_one(shell(), found.to_dict(), lambda: [f"{found.name}: {word}"])
 
 
+def _each(pattern: str, state: str, act: Callable[[str], JobInfo], word: str) -> None:
+    """Do it to one job, or one after another to all that match a glob."""
+    sh = shell()
+    if not set(pattern) & set("*?["):
+        found = act(pattern)
+        _done(found, word.format(found.state))
+        return
+    names = [found.name for found in sh.client.jobs(pattern, state)]
+    show_many(sh, map(act, names), lambda j: j.to_dict(), ["JOB", "STATE"], lambda j: [j.name, j.state], empty=f"no {state} jobs match")
+
+
 @job.command()
-@click.argument("name")
+@click.argument("name", metavar="NAME|GLOB")
 @click.option("--note", default="", metavar="TEXT", help="Why.")
 def pause(name: str, note: str) -> None:
     """Let a job's schedule trigger nothing until `resume`.
 
-    Open runs go on, and `job trigger` still runs it. `resume` decides about what was missed.
+    Open runs go on, and `job trigger` still runs it. `resume` decides about what was missed. Of a quoted glob ('billing/*'): all active
+    jobs that match, one after another.
     """
-    _done(shell().client.pause(name, note), "paused")
+    client = shell().client
+    _each(name, "active", lambda one: client.pause(one, note), "paused")
 
 
 @job.command()
-@click.argument("name")
+@click.argument("name", metavar="NAME|GLOB")
 @click.option("--catchup", type=click.Choice(["skip", "latest", "all"]), help="Of what was missed (skip; a one-time job runs now).")
 def resume(name: str, catchup: str | None) -> None:
-    """Go on with a paused job."""
-    found = shell().client.resume(name, catchup)
-    _done(found, f"resumed, {found.state}")
+    """Go on with a paused job, or all of a quoted glob."""
+    client = shell().client
+    _each(name, "paused", lambda one: client.resume(one, catchup), "resumed, {}")
 
 
 @job.command()

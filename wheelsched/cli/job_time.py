@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import NotFoundError
+from ..errors import InvalidArgumentError, NotFoundError
+from ..model import parse_job_name
+from ..schedule import Cron
 from .output import number, pairs, show_many, show_one
 from .policies import overlap as overlap_of
 from .shell import Verb, say, shell
 from .status import counted
-from .times import Times, instant_text, is_wall, parse_moment, parse_wall, relative, schedule_zone
+from .times import Times, instant_text, is_wall, parse_day, parse_moment, parse_wall, relative, schedule_zone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,9 +27,10 @@ if TYPE_CHECKING:
 
 _TIME_HELP = (
     "TIME is when the schedule has it, as `job next` and the column SCHEDULED of `run list` show it: RFC 3339 (2026-03-29T01:30:00Z,"
-    " 2026-03-29T03:30+02:00), or a time on the job's own clock (2026-03-29T02:30)."
+    " 2026-03-29T03:30+02:00), a time on the job's own clock (2026-03-29T02:30), or a day (2026-03-29) on which the job has one."
 )
-_RANGE_HELP = "TIME is RFC 3339 (2026-03-29T01:30:00Z), or a time on the job's own clock (2026-03-29T02:30)."
+_RANGE_HELP = "TIME is RFC 3339 (2026-03-29T01:30:00Z), a time on the job's own clock (2026-03-29T02:30), or a whole day (2026-03-29)."
+_ON_A_DAY = 3  # of the occurrences of each schedule on a day, looked at
 _CLOCK_CHANGE = ("dst_gap", "dst_overlap")
 _SHOWN_IDS = 10  # of a backfill, on the terminal
 
@@ -35,9 +40,27 @@ def _zone(name: str, *texts: str) -> str:
     try:
         return schedule_zone(shell().client.get(name).spec["schedule"])
     except NotFoundError:
-        if any(is_wall(text) for text in texts):
+        if any(is_wall(text) or parse_day(text, "UTC") for text in texts):
             raise
         return "UTC"
+
+
+def _occurrence(name: str, text: str, tz: str) -> datetime:
+    """The nominal time that is meant: an instant, a time on the job's clock, or the only one on a day of it."""
+    day = parse_day(text, tz)
+    if day is None:
+        return parse_moment(text, tz)
+    found = shell().client.get(name)
+    what = found.schedule if isinstance(found.schedule, list) else [found.schedule]
+    hashed = [replace(s, hash_id=parse_job_name(name)) if isinstance(s, Cron) else s for s in what]
+    just_before = day[0] - timedelta(milliseconds=1)
+    times = sorted({m.astimezone(UTC) for s in hashed for m in s.next(just_before, _ON_A_DAY) if m < day[1]})
+    if len(times) == 1:
+        return times[0]
+    if not times:
+        raise InvalidArgumentError(f"{found.name} has no occurrence on {text} ({tz}); `job next` shows the coming ones")
+    shown = ", ".join(Times("job").show(m, tz) for m in times[: _ON_A_DAY - 1])
+    raise InvalidArgumentError(f"{found.name} has more than one occurrence on {text} ({tz}): {shown} ...; say which")
 
 
 @click.command(cls=Verb, epilog=_TIME_HELP)
@@ -51,7 +74,7 @@ def why(name: str, time: str) -> None:
     sh = shell()
     tz = _zone(name, time)
     wall = parse_wall(time, tz) if is_wall(time) else None
-    moment = wall.shifted if wall is not None and wall.clash else parse_moment(time, tz)
+    moment = wall.shifted if wall is not None and wall.clash else _occurrence(name, time, tz)
     answer = sh.client.why(name, moment)
     if wall is not None and wall.clash:
         say(_which(wall, answer, Times(sh.times), tz))
@@ -82,7 +105,8 @@ def _why_page(w: Why, tz: str) -> Iterator[str]:
     yield w.text
     yield ""
     yield from pairs([
-        ("disposition", w.disposition + (f" ({w.reason})" if w.reason else "")), ("nominal time", "" if w.reason == "dst_gap" else times.show(w.scheduled_at, tz)),  # in a gap the clock shows another
+        ("disposition", w.disposition + (f" ({w.reason})" if w.reason else "")),
+        ("nominal time", "" if w.reason == "dst_gap" else times.show(w.scheduled_at, tz)),  # in a gap the clock shows another
         ("one of", f"{number(w.count or 0)} occurrences, up to {times.show(w.until, tz)}" if several else ""),
         (_at_means(w, now), at), ("run", w.run_id or ""), ("gave way to run", w.blocking or ""),
     ])
@@ -107,7 +131,7 @@ def skip(name: str, time: str, undo: bool) -> None:
     All others stay. `--undo` takes it back, as long as its time has not come.
     """
     tz = _zone(name, time)
-    _show_why(shell().client.skip(name, parse_moment(time, tz), undo=undo), tz)
+    _show_why(shell().client.skip(name, _occurrence(name, time, tz), undo=undo), tz)
 
 
 @click.command(cls=Verb, epilog=_TIME_HELP)
@@ -123,7 +147,7 @@ def move(name: str, time: str, to: str) -> None:
     sh = shell()
     tz = _zone(name, time, to)
     target = parse_moment(to, tz, "--to")
-    run = sh.client.move(name, parse_moment(time, tz), target)
+    run = sh.client.move(name, _occurrence(name, time, tz), target)
     show_one(sh, run.to_dict(), lambda: [run.id])
     if sh.table:
         say(f"{run.job}: moved to {Times(sh.times).show(target, tz)}, {relative(target, sh.now)}; run is {run.state}")
@@ -135,7 +159,7 @@ def move(name: str, time: str, to: str) -> None:
 @click.option("--until", required=True, metavar="TIME", help="Up to here, this one included; not in the future.")
 @click.option("--dry-run", is_flag=True, help="Make nothing; say what would be made.")
 @click.option("--only", type=click.Choice(["missing", "failed"]), default="missing", show_default=True,
-              help="Those without a run; or also those whose run ended badly.")
+              help="Those without a run; or also the dead runs, again as they were made, with the same arguments.")
 @click.option("--backwards", is_flag=True, help="The newest first.")
 @click.option("--overlap", type=click.Choice(["buffer_all", "allow"]), help="One after another, or side by side (the job's own policy).")
 @click.option("--max", "limit", type=click.IntRange(1), metavar="N", help="Of --overlap allow: at most so many side by side.")
@@ -149,7 +173,10 @@ def backfill(name: str, since: str, until: str, overlap: str | None, limit: int 
         raise click.UsageError("--max goes with --overlap")
     wanted = None if overlap is None else overlap_of(overlap if limit is None else f"{overlap}:{limit}")
     tz = _zone(name, since, until)
-    done = sh.client.backfill(name, parse_moment(since, tz, "--since"), parse_moment(until, tz, "--until"), overlap=wanted, **flags)
+    first, last = parse_day(since, tz, "--since"), parse_day(until, tz, "--until")
+    begin = first[0] if first is not None else parse_moment(since, tz, "--since")
+    end = last[1] - timedelta(milliseconds=1) if last is not None else parse_moment(until, tz, "--until")
+    done = sh.client.backfill(name, begin, end, overlap=wanted, **flags)
     show_one(sh, done.to_dict(), lambda: _backfilled(name, done, tz))
 
 

@@ -1,6 +1,6 @@
 """Reads a jobs file, TOML, into jobs, and finds every fault in it at once, each with its line. No I/O.
 
-    [defaults]                       # policies, tz, dst_gap, dst_overlap of all jobs below
+    [defaults]                       # policies, tz, dst_gap, dst_overlap of all jobs below; tz also of the calendars
     queue = "reports"
     [jobs."billing/charge"]          # namespace/name
     task = "billing.charge"          # or command = ["argv", ...], or http = {method = "GET", url = "..."}
@@ -128,12 +128,12 @@ class _Reader:
         self.unknown((), data, _TOP)
         defaults, jobs = data.get("defaults", {}), data.get("jobs", {})
         calendars = data.get("calendars", {})
+        if self.table(("defaults",), defaults):
+            self.read_defaults(defaults)
         if self.table(("calendars",), calendars):
             for name, table in calendars.items():
                 if self.table(("calendars", name), table):
-                    self.read_calendar(name, table)
-        if self.table(("defaults",), defaults):
-            self.read_defaults(defaults)
+                    self.read_calendar(name, {key: self.zone[key] for key in ("tz",) if key in self.zone} | table)
         if self.table(("jobs",), jobs):
             for name, table in jobs.items():
                 self.out.tables += 1

@@ -112,8 +112,9 @@ def show_runs(sh: Shell, runs: Any, empty: str) -> None:
         took = "-" if r.started_at is None or r.ended_at is None else span((r.ended_at - r.started_at).total_seconds())
         due, tz = due_at(r), zones.of(r)
         late = "-" if r.started_at is None or due is None else span((r.started_at - due).total_seconds())
-        moved = f"moved to {times.show(due, tz)}" if r.disposition == "moved" else ""
-        return [r.id, r.job, r.state, str(r.attempt), times.show(r.scheduled_at, tz), late, took, cut(", ".join(filter(None, [moved, _why(r)])), 120)]
+        moved = [f"moved to {times.show(due, tz)}"] if r.disposition == "moved" else []
+        told = ", ".join(filter(None, [*moved, cut(_why(r), 80)]))
+        return [r.id, r.job, r.state, str(r.attempt), times.show(r.scheduled_at, tz), late, took, told]
 
     heads = ["RUN", "JOB", "STATE", "ATTEMPT#", "SCHEDULED", "LAG#", "TOOK#", "WHY"]
     show_many(sh, runs, lambda r: r.to_dict(), heads, cells, times, empty)

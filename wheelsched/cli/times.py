@@ -42,7 +42,12 @@ def changes_today(moment: datetime) -> bool:
     if moment.date() in _ENDS:  # there is no day after it, or none before it
         return False
     after = day + timedelta(days=1)
-    return day.utcoffset() != after.utcoffset() or moment.utcoffset() not in (day.utcoffset(), after.utcoffset())
+    last = day
+    for fold in (1, 0):  # midnight may come twice; the second belongs to this day's end when the clock goes back over it
+        last = (after.replace(fold=fold).astimezone(UTC) - timedelta(microseconds=1)).astimezone(moment.tzinfo)
+        if last.date() == day.date():
+            break
+    return day.utcoffset() != last.utcoffset() or moment.utcoffset() not in (day.utcoffset(), last.utcoffset())
 
 
 def relative(moment: datetime, now: datetime) -> str:
@@ -88,6 +93,7 @@ _WALL: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)
 
 
 _OFFSET_GIVEN: Final = re.compile(r"(?:[Zz]|[+-]\d\d:\d\d)$", re.ASCII)
+_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _NO_SECONDS: Final = re.compile(r"(\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d)([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
 
@@ -142,6 +148,21 @@ def parse_wall(text: str, tz: str, what: str = "time") -> Wall:
         times = " and ".join(f"{naive.isoformat(timespec='seconds')}{_offset(moment)}" for moment in local)
         return Wall(local, local[0], f"{shown} on {day} is twice in {tz}: {times}")
     return Wall(local[:1], local[0], "")
+
+
+def parse_day(text: str, tz: str, what: str = "time") -> tuple[datetime, datetime] | None:
+    """First instant of a day (`2026-03-29`) on the clock of a zone, and of the day after it, in UTC; None for what is no day.
+
+    InvalidArgumentError for a day that is in no calendar.
+    """
+    if not _DAY.fullmatch(text):
+        return None
+    begin = parse_wall(f"{text}T00:00", tz, what)
+    after = parse_wall(f"{date.fromisoformat(text) + timedelta(days=1)}T00:00", tz, what) if text < str(date.max) else None
+    if after is None:
+        raise InvalidArgumentError(f"{what}: {text} has no day after it; give a time")
+    first, last = (wall.end or wall.shifted for wall in (begin, after))
+    return first.astimezone(UTC), last.astimezone(UTC)
 
 
 def parse_moment(text: str, tz: str, what: str = "time") -> datetime:

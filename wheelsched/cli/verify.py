@@ -38,7 +38,7 @@ def verify_directory(directory: str) -> dict[str, Any]:
         findings.append(e.message)
         return report
     digest = state.digest()
-    report |= {"jobs": len(state.jobs), "open_runs": len(state.runs), "generation": state.meta.generation, "digest": digest}
+    report |= {"jobs": len(state.jobs), "runs": len(state.runs), "generation": state.meta.generation, "digest": digest}
     findings += _broken(state)
     if report.pop("whole_digest", digest) != digest:
         findings.append("the state by the snapshot and the state by all records differ")
