@@ -481,12 +481,12 @@ def test_calendars_are_shown(server):
 
 
 def test_calendar_put(server):
-    server.answers["calendar_put"] = {"name": "holidays", "calendar": {"mode": "exclude", "tz": "Europe/Berlin"}, "jobs": 2}
+    server.answers["calendar_put"] = {"name": "holidays", "calendar": {"mode": "exclude", "tz": "Europe/Berlin", "yearly": ["12-25"]}, "jobs": 2}
     done = server(
         "calendar", "put", "holidays", "--tz", "Europe/Berlin", "--date", "2026-12-24", "--yearly", "12-26", "--yearly", "12-25", "--weekday", "sat",
         "--window", "2026-11-29T12:00:00Z", "2026-11-29T13:00:00Z", "--daily", "22:00-06:00", "--daily", "fri,sat 20:00-24:00",
     )
-    assert (done.exit_code, done.stdout) == (0, "holidays: 2 jobs name it\n"), done.output
+    assert (done.exit_code, done.stdout) == (0, "holidays: every year 12-25, in Europe/Berlin; 2 jobs name it\n"), done.output
     sent = server.args("calendar_put")["calendar"]
     assert (sent["mode"], sent["yearly"], sent["weekdays"]) == ("exclude", ["12-25", "12-26"], ["sat"])
     assert sent["windows"] == [{"from_us": NOON_US, "to_us": NOON_US + 3_600_000_000}]

@@ -110,10 +110,18 @@ def test_a_crontab_line_that_was_changed_and_imported_again(live):
 def test_a_moved_run_and_a_file_of_the_past(live):
     live("job", "put", "five", "demo.ok", "--every", "5s")
     at = live.json("job", "next", "five")[0]
-    to = datetime.fromisoformat(at) + timedelta(minutes=5)
+    to = (datetime.fromisoformat(at) + timedelta(minutes=5)).replace(microsecond=0)
     run = live.json("job", "move", "five", at, "--to", text(to))
     why = live.json("job", "why", "five", at)
     assert (why["disposition"], why["run_id"], datetime.fromisoformat(why["at"])) == ("moved", run["id"], to)
     assert f"moved to {to:%Y-%m-%d %H:%M:%S}Z" in live("run", "list", "five", "--state", "scheduled")
     live("job", "put", "past", "demo.ok", "--every", "1h", "--end", "2020-01-01T00:00:00Z")
     assert live.said == ["wheelsched: past has no time left to run at: what its schedule has is past, outside of start and end, or was decided before"]
+
+
+def test_a_fault_that_the_server_finds_has_its_line_and_a_byte_too(live):
+    live("job", "apply", "-f", "-", code=2, text='[jobs.b]\ntask = "t"\nmanual = true\n[jobs.a]\ntask = "t"\nevery = "1h"\non_missed = "nobody"\n')
+    assert live.said[0].startswith("wheelsched: -:7: jobs.a.on_missed: on_missed: "), live.said
+    (live.folder / "tab").write_bytes(b"# m\xfcde\n0 3 * * * /bin/true\n")
+    live("job", "import", "crontab", str(live.folder / "tab"), code=1)
+    assert "tab:1: byte 0xfc is no UTF-8" in live.said[0]

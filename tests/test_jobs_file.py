@@ -86,7 +86,7 @@ def test_a_default_that_cannot_go_with_a_job_is_left_out_for_it():
         ("[jobs]\na = 3", 2, "a table is wanted, not a number"),
         ("[defaults]\ntz = 'No/Where'", 2, "No/Where"),
         ("[jobs.a]\nmanual = true", 1, "one of task, command, http"),
-        ("[jobs.a]\ntask = 3\nmanual = true", 1, "task '3'"),
+        ("[jobs.a]\ntask = 3\nmanual = true", 2, "task '3'"),
         ("[jobs.a]\ntask = 't'\nargs = {}\nmanual = true", 3, "a list is wanted"),
         ("[jobs.a]\ntask = 't'\nkwargs = []\nmanual = true", 3, "a table is wanted"),
         ("[jobs.a]\ncommand = ['a']\nargs = []\nmanual = true", 3, "goes with task"),
@@ -98,7 +98,7 @@ def test_a_default_that_cannot_go_with_a_job_is_left_out_for_it():
         ("[jobs.a]\ntask = 't'\nschedules = [3]", 3, "a table is wanted"),
         ("[jobs.a]\ntask = 't'\nmanual = true\noverlap = 'allow:x'", 4, "whole number"),
         ("[jobs.a]\ntask = 't'\nmanual = true\nretry = {attempts = 'x'}", 4, "retry attempts"),
-        ("[jobs.a]\ntask = 't'\nmanual = true\npaused = 1", 1, "paused"),
+        ("[jobs.a]\ntask = 't'\nmanual = true\npaused = 1", 4, "paused"),
         ("[jobs.a]\ntask = 't'\nmanual = true\nargs = [2026-01-01]", 1, "args[0]"),
         ("[jobs.a]\ntask = 't'\ncron = '0 0 31 2 *'", 3, "never fires"),
         ("[jobs.a]\ntask = 't'\ncron = 5", 3, "text is wanted"),
@@ -131,6 +131,24 @@ weekdays = ["mon"]
     assert [(f.line, f.place) for f in found.faults] == [
         (6, "calendars.empty"), (9, "calendars.wrong.yearlie"), (12, "calendars.bad.yearly"), (13, 'calendars."a b"'),
     ]
+
+
+def test_all_faults_of_one_job_come_at_once():
+    text = """[jobs.a]
+task = 5
+kwargs = []
+args = {}
+retry = "x"
+concurrency_key = "k"
+note = 1
+paused = "no"
+cron = "* *"
+"""
+    assert sorted(line for line, _, _ in faults(text)) == [2, 3, 4, 5, 6, 7, 8, 9]
+
+
+def test_what_is_nested_without_end():
+    assert "nested too deep" in faults("[jobs.a]\nargs = " + 5_000 * "[" + 5_000 * "]")[0][2]
 
 
 def test_the_zone_of_the_defaults_is_the_calendars_too():

@@ -263,3 +263,23 @@ def test_an_alarm_must_be_there(b):
     with pytest.raises(FailedPreconditionError, match="there is no job nope"):
         b.put(schedule=Every("60s"), on_missed="nope")
     b.client.put_many([Job("j", Call("t"), Every("60s"), on_missed="alarm"), Job("alarm", Call("t"), Manual())])
+
+
+def test_history_tells_other_arguments(b):
+    b.put("flop", Manual(), Call("backup", "--all"))
+    b.put("flop", Manual(), Call("backup", "--none"))
+    b.put("flop", Manual(), Call("backup", "x" * 9_000))
+    for _ in range(2):
+        log = b.client.history("flop")
+        assert log[1].changes == {"args": (["--all"], ["--none"])}
+        assert log[0].changes["args"] == (["--none"], "(long)")
+        fold(b)
+        b.crash()
+
+
+def test_one_outage_is_one_alarm(b):
+    b.put("alarm", Manual(), Call("t", "wake"))
+    b.put(schedule=Every("60s"), on_missed="alarm", late_after="30s")
+    b.crash(down="10m30s")
+    b.advance(0)
+    assert len(b.runs("alarm")) == 1

@@ -79,7 +79,8 @@ class Alarms:
         engine.record("LATE", {"at": engine.now.wall_us, "run": rows})
         engine.counters["late"] += len(rows)
         for f in engine.state.runs.gather(rows):
-            if f["trigger"] == Trigger.SCHEDULE:  # an alarm that is late raises no other
+            told = f["reason"] == Reason.MISFIRE and f["missed"]  # by the occurrences that it stands for
+            if f["trigger"] == Trigger.SCHEDULE and not told:  # an alarm that is late raises no other
                 at = int(f["nominal_us"])
                 self._add(engine, int(f["job"]), int(f["spec"]), "late", 1, at, at)
 

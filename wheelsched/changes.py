@@ -5,7 +5,7 @@ One entry is one record's worth of changes. In history an entry is a block of it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
@@ -23,6 +23,7 @@ KEY_SIZE: Final = 10
 MARK: Final = b"\xc1"  # MessagePack never begins with it: a block of runs does not either
 NO_SPEC: Final = 0xFFFFFFFF
 VERSION: Final = 1
+PAYLOAD_SHOWN: Final = 4_096  # bytes
 SEEN, SKIP, UNDO, MOVE, BACKFILL = range(5)  # what: told by the old and the new side; or about single occurrences
 _COLUMNS: Final = (
     ("what", "u1"), ("version", "<u4"), ("old_spec", "<u4"), ("old_param", "<i8"), ("old_state", "u1"), ("spec", "<u4"), ("param", "<i8"),
@@ -34,7 +35,8 @@ _COLUMNS: Final = (
 class Changes:
     """The changes of one record: a row for each job in `keys`, 10 bytes a job. Old columns hold NO_SPEC where there was no job.
 
-    What was done to single occurrences is told by `what` and the note; both sides are the same then.
+    What was done to single occurrences is told by `what` and the note; both sides are the same then. `payloads`: [row, old, new] where a
+    job's payload changed; what is longer than PAYLOAD_SHOWN is left out (nil).
     """
 
     at_us: int
@@ -42,6 +44,7 @@ class Changes:
     keys: bytes
     columns: dict[str, NDArray[Any]]
     notes: list[list[Any]]  # [row, text]
+    payloads: list[list[Any]] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.keys) // KEY_SIZE
@@ -49,13 +52,14 @@ class Changes:
     def to_plain(self) -> list[Any]:
         """Plain data, which `from_plain` reads."""
         columns = [encode_column(np.ascontiguousarray(self.columns[name], dtype)) for name, dtype in _COLUMNS]
-        return [self.at_us, self.uid, self.keys, columns, self.notes]
+        return [self.at_us, self.uid, self.keys, columns, self.notes, self.payloads]
 
     @classmethod
     def from_plain(cls, data: list[Any]) -> Changes:
         """The entry again."""
-        at_us, uid, keys, columns, notes = data
-        return cls(at_us, uid, keys, {name: decode_column(column) for (name, _), column in zip(_COLUMNS, columns, strict=True)}, notes)
+        at_us, uid, keys, columns, notes, payloads = data
+        decoded = {name: decode_column(column) for (name, _), column in zip(_COLUMNS, columns, strict=True)}
+        return cls(at_us, uid, keys, decoded, notes, payloads)
 
     def of(self, key: bytes) -> list[dict[str, Any]]:
         """The rows of one job, as plain numbers; most often none or one."""
@@ -66,7 +70,8 @@ class Changes:
                 row = at // KEY_SIZE
                 values = {name: int(self.columns[name][row]) for name, _ in _COLUMNS}
                 note = next((text for i, text in self.notes if i == row), "")
-                found.append({"at_us": self.at_us, "uid": self.uid, "note": note, **values})
+                payload = next(((old, new) for i, old, new in self.payloads if i == row), None)
+                found.append({"at_us": self.at_us, "uid": self.uid, "note": note, "payload": payload, **values})
             at = self.keys.find(key, at + 1)
         return found
 
@@ -93,4 +98,4 @@ def is_changes(block: bytes) -> bool:
     return block[:1] == MARK
 
 
-__all__ = ["BACKFILL", "MOVE", "NO_SPEC", "SEEN", "SKIP", "UNDO", "Changes", "is_changes", "pack", "unpack"]
+__all__ = ["BACKFILL", "MOVE", "NO_SPEC", "PAYLOAD_SHOWN", "SEEN", "SKIP", "UNDO", "Changes", "is_changes", "pack", "unpack"]

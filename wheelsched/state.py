@@ -137,12 +137,23 @@ class State:
     def _put(self, f: dict[str, Any]) -> NDArray[np.uint32]:
         before = self.jobs.find(list(f["name"]), f["key"])
         old = self._shown(before)
+        payloads = self._other_payloads(before, f["payload"])
         rows = self.jobs.put(f["name"], f["key"], f["payload"], f["spec"], f["param"], f["next"], f["cursor"], f["state"], f["at"])
         self._note(rows, f["note"])
         for row in rows[f["state"] != JobState.PAUSED].tolist() if self.pauses else ():
             self.pauses.pop(row, None)
         self._changed(f, f["key"], rows, old, f["note"])
+        self.changes[-1].payloads = payloads
         return rows
+
+    def _other_payloads(self, rows: NDArray[np.uint32], payloads: list[bytes]) -> list[list[Any]]:
+        """[row, old, new] of the jobs that get another payload."""
+        found: list[list[Any]] = []
+        for i in np.flatnonzero(rows != NO_SPEC).tolist():
+            old = self.jobs.payload(int(rows[i]))
+            if old != payloads[i]:
+                found.append([i, *(None if len(side) > changes.PAYLOAD_SHOWN else side for side in (old, payloads[i]))])
+        return found
 
     def _shown(self, rows: NDArray[np.uint32]) -> dict[str, NDArray[Any]]:
         """What the change log keeps of jobs; NO_SPEC where there is none."""

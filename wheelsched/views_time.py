@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from .model import NEVER, display_name, format_duration, to_datetime
-from .views import rfc3339
+from .protocol import decode_payload
+from .views import plain, rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -158,6 +159,9 @@ class JobChange:
         """{policy: (old, new)} of what differs, written as by `definition_words`; None for what is not set."""
         old = {} if self.old is None else definition_words(self.old)
         new = {} if self.new is None else definition_words(self.new)
+        if self.old is not None and self.new is not None and "payload" in self.new:
+            for words, side in ((old, self.old), (new, self.new)):
+                words.update(_call_words(side["payload"]))
         names = [*old, *(name for name in new if name not in old)]
         return {name: (old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)}
 
@@ -167,9 +171,21 @@ class JobChange:
         return {**asdict(self), "at": rfc3339(self.at), "old": _side(self.old), "new": _side(self.new), "changes": changes}
 
 
+def _call_words(payload: bytes | None) -> dict[str, Any]:
+    """Arguments of a call as JSON has them; long ones were not kept."""
+    if payload is None:
+        return {"args": "(long)", "kwargs": "(long)"}
+    args, kwargs = decode_payload(payload)
+    return {"args": plain(args), "kwargs": plain(kwargs)}
+
+
 def _side(side: dict[str, Any] | None) -> dict[str, Any] | None:
     """A definition for JSON: a job without an instant of its own has none there, either."""
-    return {**side, "param_us": None} if side is not None and side.get("param_us") == NEVER else side
+    if side is None:
+        return None
+    calls = _call_words(side["payload"]) if "payload" in side else {}
+    rest = {name: value for name, value in side.items() if name != "payload"}
+    return {**rest, **calls, "param_us": None if side.get("param_us") == NEVER else side.get("param_us")}
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from .tzif import Zone
 
 _REASONS: Final = {
-    "overlap": "an earlier run was still open", "misfire": "nobody could trigger it in time and the catch-up policy left it out",
+    "overlap": "an earlier run was still open",
+    "misfire": "the server was away or held, or the clock was set, and the catch-up policy left it out",
     "pause": "the job was paused, or all triggering was held", "calendar": "a calendar excludes it",
     "dst_gap": "the clock skipped that wall time (daylight saving)", "dst_overlap": "that wall time came twice (daylight saving)",
     "window": "it was older than the catch-up window", "max": "more were missed than the catch-up maximum",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ..errors import InvalidArgumentError
+from ..model import display_name
 from ..schedule import Cron
 from ..staging import schedule_words
 from .calendar import calendar_lines
@@ -30,8 +31,11 @@ def read_text(file: Path) -> str:
     """The text of a file, or of standard input for `-`. Failed when it can't be read."""
     try:
         return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as e:
-        raise Failed(f"{file}: {e.strerror if isinstance(e, OSError) else 'not UTF-8'}") from e
+    except UnicodeDecodeError as e:
+        line, byte = e.object.count(b"\n", 0, e.start) + 1, e.object[e.start]
+        raise Failed(f"{file}:{line}: byte 0x{byte:02x} is no UTF-8; convert the file, for example by `iconv -f latin1 -t utf-8`") from e
+    except OSError as e:
+        raise Failed(f"{file}: {e.strerror}") from e
 
 
 @click.command("apply", cls=Verb)
@@ -76,8 +80,10 @@ def _listed(lines: list[str]) -> str:
 
 
 def _server_fault(file: Path, found: JobsFile, row: int, text: str) -> str:
-    job = found.jobs[row]
-    return f"{file}:{found.lines[row]}: {shown_path(('jobs', job.name))}: {text}"
+    path: tuple[str | int, ...] = ("jobs", found.names[row], text.partition(":")[0])  # most messages begin with the name of a policy
+    if path not in found.where:
+        path = path[:2]
+    return f"{file}:{found.where.get(path, found.lines[row])}: {shown_path(path)}: {text}"
 
 
 def _plan(found: JobsFile, done: Applied, before: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
@@ -120,7 +126,7 @@ def _other_zones(found: JobsFile) -> Iterator[str]:
             if name in _named(job.policies.get("calendar")) and any(cron.tz != zone for cron in _crons(job.schedule))
         ]
         if jobs:
-            yield f"calendar {name} has the days of {zone}; other zones: {cut(', '.join(job.name for job in jobs), 100)}"
+            yield f"calendar {name} has the days of {zone}; other zones: {cut(', '.join(display_name(job.name) for job in jobs), 100)}"
 
 
 def _named(value: Any) -> list[str]:

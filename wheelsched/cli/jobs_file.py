@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ..checks import check_name
-from ..definition import POLICIES, given_from_api
+from ..definition import POLICIES, given_from_api, refuse_unimplemented
 from ..errors import InvalidArgumentError, WheelschedError
 from ..model import Call, Catchup, Command, Http, Job, Overlap, Retry, parse_job_name
 from ..schedule import At, Cron, Every, Manual
@@ -81,6 +81,8 @@ class JobsFile:
 
     jobs: list[Job] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)  # as they stand in the file
+    where: dict[Path, int] = field(default_factory=dict)  # the line of everything
     faults: list[Fault] = field(default_factory=list)
     calendars: dict[str, dict[str, Any]] = field(default_factory=dict)
     tables: int = 0  # jobs that the file has, right or not
@@ -96,7 +98,11 @@ def read_jobs_file(text: str) -> JobsFile:
         line = int(found[1]) if found and found[1] else text.count("\n") + 1
         out.faults.append(Fault(line, "", f"no TOML: {_LINE.sub('', str(e))}"))
         return out
-    reader = _Reader(out, toml_lines(text))
+    except RecursionError:
+        out.faults.append(Fault(1, "", "no TOML that can be read: values are nested too deep"))
+        return out
+    out.where = toml_lines(text)
+    reader = _Reader(out, out.where)
     reader.read(data)
     out.faults.sort(key=lambda fault: fault.line)
     return out
@@ -194,11 +200,18 @@ class _Reader:
                 continue
             try:
                 value = self.policy((*path, key), key, table[key])
-                given_from_api(Call("x"), _SOMETIMES, {key: value})
+                given, _ = given_from_api(Call("x"), _SOMETIMES, {key: value})
+                refuse_unimplemented(given)
             except (WheelschedError, TypeError) as e:
                 self.fault((*path, key), str(e))
             else:
                 out[key] = value
+        for key in _OWN:
+            if key in table:
+                try:
+                    check_job(Job("x", Call("x"), _SOMETIMES, **{key: table[key]}))
+                except WheelschedError as e:
+                    self.fault((*path, key), e.message)
         return out
 
     def policy(self, path: Path, key: str, value: Any) -> Any:
@@ -242,6 +255,7 @@ class _Reader:
             self.fault(path, e.message)
         else:
             self.out.jobs.append(job)
+            self.out.names.append(name)
             self.out.lines.append(line_of(self.lines, path))
 
     def attempt(self, path: Path, make: Callable[[], Any]) -> Any:
@@ -266,10 +280,15 @@ class _Reader:
             return self.command((*path, kind), value) if kind == "command" else self.http((*path, kind), value)
         args, kwargs = table.get("args", []), table.get("kwargs", {})
         if not isinstance(args, list):
-            raise _AtError((*path, "args"), f"a list is wanted, not {_kind(args)}")
+            self.fault((*path, "args"), f"a list is wanted, not {_kind(args)}")
+            args = []
         if not isinstance(kwargs, dict):
-            raise _AtError((*path, "kwargs"), f"a table is wanted, not {_kind(kwargs)}")
-        return Call(value, *args, **kwargs)
+            self.fault((*path, "kwargs"), f"a table is wanted, not {_kind(kwargs)}")
+            kwargs = {}
+        try:
+            return Call(value, *args, **kwargs)
+        except WheelschedError as e:
+            raise _AtError((*path, "task"), e.message) from e
 
     def command(self, path: Path, value: Any) -> Call:
         if isinstance(value, str):
