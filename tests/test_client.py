@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -380,6 +381,16 @@ def test_listings_page_by_themselves(make, path):
         assert [job.name for job in ws.jobs(limit=1)] == ["a"]  # though the server sends more
     assert [request.args["after"] for request in seen] == [None, 7, 9, None, 7, 9, None, None]
     assert [request.args["limit"] for request in seen] == [1000] * 6 + [2, 1]
+
+
+def test_a_listing_at_a_prompt_and_the_clock_of_the_server(make, path, monkeypatch):
+    monkeypatch.setitem(HELLO, "clock_offset_us", -3_600_000_000)
+    with FakeServer(path, answering([{}], [])), make(path) as ws:
+        client = getattr(ws, "client", ws)
+        assert "Listing of dead: not asked for yet" in repr(client.dead())
+        assert ws.clock_offset == timedelta(0)
+        ws.stats()
+        assert ws.clock_offset == -timedelta(hours=1)
 
 
 def test_a_listing_that_does_not_move_on_ends(make, path):

@@ -283,3 +283,32 @@ def test_one_outage_is_one_alarm(b):
     b.crash(down="10m30s")
     b.advance(0)
     assert len(b.runs("alarm")) == 1
+
+
+def test_a_run_that_is_not_started_by_its_deadline_expires(b):
+    b.put("alarm", Manual(), Call("t", "wake"))
+    b.put(schedule=Cron("0 * * * *"), expires_after="10m", on_missed="alarm", overlap="allow")
+    b.put("late", Cron("0 * * * *"), expires_after="10m", overlap="allow", catchup="all")
+    b.advance(to="2026-03-02T01:09:59Z")
+    assert [r.state for r in b.runs("j")] == ["queued"]
+    b.advance("1s")
+    (run,) = b.runs("j")
+    assert (run.state, run.reason, run.attempts) == ("cancelled", "expired", [])
+    assert "within expires_after" in b.client.why("j", at("2026-03-02T01:00")).text
+    assert len(b.runs("alarm")) == 1
+    assert b.client.stats()["counters"]["expired"] == 2
+    b.crash(down="3h52m")
+    b.hello()
+    assert [(r.scheduled_at.hour, r.state) for r in b.runs("late")] == [(1, "cancelled"), (2, "cancelled"), (3, "cancelled"), (4, "cancelled"), (5, "queued")]
+    held = b.lease()
+    b.work(held, 900)
+    assert {r.state for r in b.runs("late")} == {"cancelled", "leased"}, "a started run does not expire"
+
+
+def test_a_delayed_call_expires_too(b):
+    run = b.client.enqueue(Call("t", 1), delay="1h", expires_after="5m")
+    b.crash()
+    b.advance("1h4m")
+    assert b.client.run(run.id).state == "queued"
+    b.advance("1m")
+    assert b.client.run(run.id).state == "cancelled"

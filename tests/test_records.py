@@ -230,6 +230,7 @@ def samples():
         ("WITHDRAW", {"at": at, "run": rows, "until": i8(at, 0, 0), "count": u4(4, 0, 0)}),
         ("TOLD", {"count": 7}),
         ("REARM", {"at": at, "run": rows, "due": i8(at, at + 1, at + 2)}),
+        ("EXPIRE", {"at": at, "run": rows}),
     ]
 
 

@@ -18,12 +18,14 @@ cdef enum:
     GRANT = 2
     GIVE_BACK = 3
     RETRY = 5
+    CANCEL = 7
     REDRIVE = 8
     DISCARD = 9
     SUPERSEDE = 10
     # model.Reason, model.Trigger
     OVERLAP = 1
     MISFIRE = 2
+    EXPIRED = 12
     BY_SCHEDULE = 1
     BY_BACKFILL = 2
     # lists

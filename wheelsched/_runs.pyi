@@ -41,6 +41,8 @@ class RunTable(RunRows):
         """Runs that only waited become ledger rows."""
     def rearm(self, slots: NDArray[np.uint32], due: NDArray[np.int64]) -> None:
         """Scheduled runs get another instant."""
+    def expire(self, slots: NDArray[np.uint32], at: int) -> None:
+        """Runs that were not started by their deadline are cancelled."""
     def mark_late(self, slots: NDArray[np.uint32]) -> None:
         """Runs that were not started in time."""
     def withdraw(self, slots: NDArray[np.uint32], until: NDArray[np.int64], count: NDArray[np.uint32]) -> None:

@@ -7,7 +7,7 @@ from libc.string cimport memcpy
 from wheelsched._jobs cimport Job
 from wheelsched._rows cimport NONE, Blob, blob_bytes, blob_data, blob_drop, blob_from, blob_share
 from wheelsched._runrows cimport (
-    BY_BACKFILL, BY_SCHEDULE, CANCEL_ASKED, DEAD, DEAD_LIST, DISCARD, DISCARDED, DUE, FINISHED_LIST, FIRED, GIVE_BACK, GRANT, LATE, LEASED,
+    BY_BACKFILL, BY_SCHEDULE, CANCEL, CANCEL_ASKED, DEAD, DEAD_LIST, DISCARD, DISCARDED, DUE, EXPIRED, FINISHED_LIST, FIRED, GIVE_BACK, GRANT, LATE, LEASED,
     MOVED, OVERLAP, QUEUED, REDRIVE, RETRY_WAIT, SCHEDULED, SKIPPED, SUCCEEDED, SUPERSEDE, Run, RunRows, blob_of, is_waiting,
 )
 
@@ -299,6 +299,16 @@ cdef class RunTable(RunRows):
         for i in range(slots.shape[0]):
             self.touch(slots[i])
             self.run(slots[i]).due_us = due[i]
+
+    def expire(self, const uint32_t[::1] slots, int64_t at):
+        """Runs that were not started by their deadline are cancelled."""
+        cdef Py_ssize_t i
+        self.verify(slots, CANCEL)
+        for i in range(slots.shape[0]):
+            self.move(slots[i], CANCEL)
+            self.run(slots[i]).reason = EXPIRED
+            self.run(slots[i]).ended_us = at
+            self.settle(slots[i])
 
     def mark_late(self, const uint32_t[::1] slots):
         """Runs that were not started in time."""

@@ -59,7 +59,7 @@ class Alarms:
             return
         fields = engine.state.runs.gather(rows)
         after = engine.specs.late_after[fields["spec"]]
-        some = (after < NEVER) & _not_started(fields) & (fields["flags"] & LATE_FLAG == 0) & (fields["trigger"] != Trigger.BACKFILL)
+        some = (after < NEVER) & not_started(fields) & (fields["flags"] & LATE_FLAG == 0) & (fields["trigger"] != Trigger.BACKFILL)
         if some.any():
             moved = fields["disposition"][some] == Disposition.MOVED
             at = np.where(moved, fields["due_us"][some], fields["nominal_us"][some]) + after[some]
@@ -70,7 +70,7 @@ class Alarms:
     def expire(self, engine: Engine) -> None:
         """Mark and count the runs that are late now."""
         while len(rows := self.wheel.advance(engine.now.wall_us // MS)):
-            self._mark(engine, rows[_not_started(engine.state.runs.gather(rows))])
+            self._mark(engine, rows[not_started(engine.state.runs.gather(rows))])
 
     def _mark(self, engine: Engine, rows: NDArray[np.uint32]) -> None:
         if not len(rows):
@@ -83,6 +83,13 @@ class Alarms:
             if f["trigger"] == Trigger.SCHEDULE and not told:  # an alarm that is late raises no other
                 at = int(f["nominal_us"])
                 self._add(engine, int(f["job"]), int(f["spec"]), "late", 1, at, at)
+
+    def expired(self, engine: Engine, rows: NDArray[np.uint32]) -> None:
+        """Runs that were not started by their deadline: they did not run."""
+        for f in engine.state.runs.gather(rows):
+            if f["trigger"] == Trigger.SCHEDULE:
+                at = int(f["nominal_us"])
+                self._add(engine, int(f["job"]), int(f["spec"]), "missed", 1, at, at)
 
     def missed(self, engine: Engine, columns: dict[str, NDArray[Any]], spec: NDArray[np.uint32]) -> None:
         """Rows of a DUE record: occurrences that a misfire left without a run."""
@@ -113,7 +120,8 @@ class Alarms:
                 _trigger(engine, row, target.encode(), cause)
 
 
-def _not_started(fields: Any) -> NDArray[np.bool_]:
+def not_started(fields: Any) -> NDArray[np.bool_]:
+    """Which runs no worker has had yet."""
     return np.asarray((fields["state"] <= RunState.QUEUED) & (fields["attempt"] == 0), np.bool_)
 
 
@@ -128,7 +136,7 @@ def _trigger(engine: Engine, row: int, name: bytes, cause: Cause) -> None:
         "payload": records.Blobs([_with_headers(engine.state.jobs.payload(row), headers)]), "key": [],
     })
     engine.counters["created"] += 1
-    engine.alarms.watch(engine, rows)
+    engine.watch(rows)
 
 
 def _with_headers(payload: bytes, headers: dict[str, Any]) -> bytes:
@@ -138,4 +146,4 @@ def _with_headers(payload: bytes, headers: dict[str, Any]) -> bytes:
     return b"\x93" + payload[1:] + packed
 
 
-__all__ = ["Alarms", "Cause"]
+__all__ = ["Alarms", "Cause", "not_started"]

@@ -218,7 +218,7 @@ def record(engine: Engine, columns: dict[str, NDArray[Any]], planned_from: int) 
     engine.look_at(columns["job"][(columns["state"] == RunState.SCHEDULED) & (columns["until"] < 0)])
     if specs.any_after:
         engine.look_at(columns["job"][(specs.kind[spec] == KIND_AFTER) & (columns["next"] == NEVER)])
-    engine.alarms.watch(engine, runs)
+    engine.watch(runs)
     engine.alarms.missed(engine, columns, spec)
 
 

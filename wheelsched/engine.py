@@ -18,6 +18,7 @@ from ._wheel import Wheel
 from .alarms import Alarms
 from .calendars import Calendars
 from .errors import InternalError, ScheduleError, UnimplementedError, WheelschedError
+from .expiry import Expiry
 from .misfire import as_columns
 from .model import (
     BATCH_MAX,
@@ -90,10 +91,12 @@ class Engine:
         self.backfilling: set[int] = set()  # job rows that have open runs of a backfill
         self.overdue: set[int] = set()  # job rows that have jittered or moved runs that wait for their turn
         self.alarms = Alarms(now.wall_us // MS)
+        self.expiry = Expiry(now.wall_us // MS)
         self._turns: set[int] = set()  # job rows whose waiting runs may have their turn
         self._housekeeping_us = now.mono_us
         self.counters: dict[str, int] = dict.fromkeys(
-            ("created", "skipped", "succeeded", "failed", "retried", "dead", "cancelled", "stale", "given_back", "late", "untold"), 0
+            ("created", "skipped", "succeeded", "failed", "retried", "dead", "cancelled", "stale", "given_back", "late", "untold",
+             "expired"), 0
         )
         now_ms = now.wall_us // MS
         self.wall = Wheel(now_ms)  # jobs by next nominal time
@@ -177,7 +180,7 @@ class Engine:
     def _finish_step(self) -> Effects:
         effects, self.effects = self.effects, Effects()
         effects.seq = self.state.meta.seq
-        due_ms = self.alarms.wheel.next_due()
+        due_ms = min(self.alarms.wheel.next_due(), self.expiry.wheel.next_due())
         if self.state.meta.held_us < 0:
             due_ms = min(due_ms, self.wall.next_due(), self.delayed.next_due())
         effects.wake_wall_us = due_ms if due_ms == NEVER_MS else due_ms * MS
@@ -244,7 +247,7 @@ class Engine:
             self._turns.update(rows["job"][turns].tolist())
             backfill = (rows["trigger"] == Trigger.BACKFILL) & (rows["state"] <= RunState.RETRY_WAIT)
             self.backfilling.update(rows["job"][backfill].tolist())
-            self.alarms.watch(self, runs)
+            self.watch(runs)
 
     def arm_jobs(self, rows: NDArray[np.uint32], next_us: NDArray[np.int64]) -> None:
         """Set the timers of jobs; NEVER disarms."""
@@ -253,6 +256,11 @@ class Engine:
     def arm_delayed(self, rows: NDArray[np.uint32], due_us: NDArray[np.int64]) -> None:
         """Set the timers of runs that are scheduled for an instant."""
         self.delayed.add(np.ascontiguousarray(rows), ceil_ms(due_us))
+
+    def watch(self, rows: NDArray[np.uint32]) -> None:
+        """Runs that may become late, or whose time for a start may end."""
+        self.alarms.watch(self, rows)
+        self.expiry.watch(self, rows)
 
     def look_at(self, jobs: NDArray[np.uint32]) -> None:
         """Jobs whose waiting runs may have their turn, or that may have ended their last run: at the end of this turn."""
@@ -317,6 +325,7 @@ class Engine:
     def _expire(self) -> None:
         held = self.state.meta.held_us >= 0
         self.alarms.expire(self)
+        self.expiry.expire(self)
         for wheel, now_ms in ((self.delayed, self.now.wall_us // MS), (self.mono, self.now.mono_us // MS)):
             if held and wheel is not self.mono:
                 continue
@@ -368,6 +377,7 @@ class Engine:
     def _fold(self) -> None:
         rows = self.state.runs.peek(1, FOLD_ROWS)
         self.alarms.wheel.cancel(rows)
+        self.expiry.wheel.cancel(rows)
         self.effects.history.append(self._pack_history(self.state, rows))
         self.record("FOLD", {"count": len(rows)})
 

@@ -171,6 +171,7 @@ class Reason(IntEnum):
     LIMIT = 9
     DELETED = 10
     MANUAL = 11
+    EXPIRED = 12  # of a run: it was not started by its deadline
 
 
 OVERLAPS: Final = ("skip", "allow", "buffer_one", "buffer_latest", "buffer_all", "cancel_other", "kill_other")

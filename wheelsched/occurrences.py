@@ -106,7 +106,7 @@ def move(engine: Engine, cmd: Incoming) -> bytes:
     if waiting is not None:  # moved again, perhaps back to its own time
         rows = np.array([waiting], np.uint32)
         engine.record("REARM", {"at": engine.now.wall_us, "run": rows, "due": np.array([to], np.int64)})
-        engine.alarms.watch(engine, rows)
+        engine.watch(rows)
     else:
         rows = _make(engine, cmd, row, [at], Trigger.SCHEDULE, to)
     _except(engine, cmd, row, at, to)
@@ -127,7 +127,7 @@ def _make(engine: Engine, cmd: Incoming, row: int, times: list[int], trigger: Tr
         "state": np.full(n, RunState.SCHEDULED, np.uint8), "payload": records.Blobs([b""] * n), "key": [],
     })
     engine.counters["created"] += n
-    engine.alarms.watch(engine, made)
+    engine.watch(made)
     return made
 
 

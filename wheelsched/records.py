@@ -197,6 +197,7 @@ _SCHEMA: Final = {
     "WITHDRAW": (27, "at run* until* count*"),
     "TOLD": (28, "count"),  # so many entries of changes went to history
     "REARM": (29, "at run* due*"),  # moved occurrences that are moved again
+    "EXPIRE": (30, "at run*"),
 }
 KINDS: Final[dict[str, int]] = {name: number for name, (number, _) in _SCHEMA.items()}
 NAMES: Final[dict[int, str]] = {number: name for name, number in KINDS.items()}

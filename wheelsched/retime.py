@@ -170,7 +170,7 @@ def clock_back(engine: Engine, item: ClockBack) -> None:
     nominal time. What was put or resumed while the clock was ahead counts from the new now.
     """
     now = engine.now.wall_us
-    for wheel in (engine.wall, engine.delayed, engine.alarms.wheel):
+    for wheel in (engine.wall, engine.delayed, engine.alarms.wheel, engine.expiry.wheel):
         wheel.rebuild(now // 1_000)
     _withdraw(engine, now)
     rows = np.array(engine.state.jobs.slots(), np.uint32)

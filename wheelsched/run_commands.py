@@ -90,7 +90,7 @@ def _new_run(engine: Engine, cmd: Incoming, job: int, name: bytes, spec: int, ki
     engine.counters["created"] += 1
     if state == RunState.SCHEDULED and due >= 0:
         engine.arm_delayed(rows, np.array([due], np.int64))
-    engine.alarms.watch(engine, rows)
+    engine.watch(rows)
     return done(engine, cmd, reads.run(engine.state, int(rows[0]), engine.running))
 
 

@@ -342,6 +342,9 @@ class State:
     def _withdraw(self, f: dict[str, Any]) -> None:
         self.runs.withdraw(f["run"], f["until"], f["count"])
 
+    def _expire(self, f: dict[str, Any]) -> None:
+        self.runs.expire(f["run"], f["at"])
+
     def _rearm(self, f: dict[str, Any]) -> None:
         self.runs.rearm(f["run"], f["due"])
 

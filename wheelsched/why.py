@@ -126,6 +126,8 @@ def _decided(run: dict[str, Any], name: str, at: int, clock: Clock) -> dict[str,
         if reason == "misfire":
             how = f"as catch-up, {format_duration(late // 1_000_000 * 1_000_000)} late"
             how += f", standing for {run['missed']} missed ones too" if run["missed"] else ""
+        if reason == "expired":
+            how = "not started within expires_after"
         moved = run["disposition"] == "moved"
         if moved and run["next_us"]:
             common["at_us"] = run["next_us"]

@@ -359,7 +359,7 @@ def give_back(engine: Engine, rows: NDArray[np.uint32]) -> None:
     """Leases end without an attempt being spent: user code was not entered."""
     engine.record("GIVE_BACK", {"at": engine.now.wall_us, "run": rows})
     engine.counters["given_back"] += len(rows)
-    engine.alarms.watch(engine, rows)
+    engine.watch(rows)
 
 
 def worker_gone(engine: Engine, gone: WorkerGone) -> None:

@@ -37,7 +37,7 @@ _POLICIES = (
     click.option("--start", metavar="T", help="No occurrence before this instant."),
     click.option("--end", metavar="T", help="No occurrence after this instant."),
     click.option("--max-runs", type=int, metavar="N", help="Finished after so many runs."),
-    click.option("--expires-after", metavar="D", help="Not started any more so long after its time (this version refuses it)."),
+    click.option("--expires-after", metavar="D", help="Not started any more so long after its time: cancelled."),
     click.option("--concurrency-key", metavar="K", help="Runs of one key share limits (this version refuses it)."),
     click.option("--calendar", multiple=True, metavar="C", help="A named calendar that blocks occurrences; several: any of them does."),
     click.option("--late-after", metavar="D", help="A run that has not started so long after its time is marked late."),

@@ -1,0 +1,40 @@
+"""What is told about values that can't be: in the words and units of who wrote them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given as examples
+from hypothesis import strategies as st
+
+from wheelsched.definition import check_given, given_from_api
+from wheelsched.errors import InvalidArgumentError, ScheduleError
+from wheelsched.model import Call, format_duration, parse_duration
+from wheelsched.schedule import At, Cron
+
+
+def test_messages_about_durations_are_in_durations():
+    with pytest.raises(InvalidArgumentError, match="late_after: 1ms to 100 years are allowed, not 0s"):
+        given_from_api(Call("t"), Cron("* * * * *"), {"late_after": 0})
+    with pytest.raises(InvalidArgumentError, match=r"timeout: a whole number of microseconds is wanted, not 1\.5"):
+        check_given({"task": "t", "timeout_us": 1.5})
+    with pytest.raises(InvalidArgumentError, match="retry backoff: 0s to 100 years are allowed, not -1 µs"):
+        check_given({"task": "t", "retry": {"attempts": 1, "backoff_us": -1, "factor": 1, "cap_us": 0, "not_on": []}})
+
+
+@pytest.mark.parametrize("offset", ["+99:00", "+24:00", "-12:60"])
+def test_an_offset_that_is_none(offset):
+    with pytest.raises(ScheduleError, match="is not RFC 3339; write it like 2026-11-29T08:30:00Z"):
+        At("2026-01-01T00:00:00" + offset)
+
+
+def test_an_expression_is_told_as_it_was_given():
+    for expr in ("CRON_TZ=Europe/Berlin 0 0 * * *", "@Fortnightly", "A B", "0 0 * * \u00c4"):
+        with pytest.raises(ScheduleError, match=re.escape(repr(expr))):
+            Cron(expr)
+
+
+@examples(st.integers(0, 3_162_240_000_000_000))
+def test_a_duration_is_read_back_as_it_was_written(us):
+    assert parse_duration(format_duration(us)) == us
