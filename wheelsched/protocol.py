@@ -84,6 +84,7 @@ decorator announced and then the house defaults; the answer's `spec` is the reso
     jitter     {us} or {percent}: each start is put off by a stable part of it, never past the next nominal time
     calendar   1 to 10 names of calendars; an occurrence that any of them blocks is skipped
     pause_after    1 to 255: the job is paused after so many dead runs one after another
+    expires_after_us  a run that no worker has so long after its nominal time is cancelled, with the reason "expired"
     late_after_us  a run that has not started so long after its nominal time is marked late
     on_missed      full name of a job to trigger when occurrences were not run, or a run is late
 
