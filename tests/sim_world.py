@@ -15,11 +15,12 @@ from sim_judge import Judge
 from sim_oracle import zone_data
 
 from wheelsched import history, protocol, records, state, workers
+from wheelsched.attempts import unpack_attempts
 from wheelsched.engine import Engine
 from wheelsched.keeper import Keeper
 from wheelsched.memory_journal import MemoryJournal
 from wheelsched.model import CLOCK_STEP_US, NEVER, US, Outcome, RunState
-from wheelsched.state import State, unpack_attempts
+from wheelsched.state import State
 from wheelsched.turn import ClockBack, Disconnect, Incoming, Now, WorkerGone
 from wheelsched.tzif import Zones
 

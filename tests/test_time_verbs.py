@@ -197,7 +197,7 @@ def test_somebody_is_told_of_what_was_missed(sim):
     sim.advance("1m")
     [cause] = [c for c in CAUSES if c is not None]
     assert (cause["job"], cause["reason"], cause["count"]) == ("h", "missed", 3)
-    assert (cause["from_us"], cause["until_us"]) == (int(hours(1).timestamp()) * US, int(hours(3).timestamp()) * US)
+    assert (cause["from"], cause["until"]) == (hours(1), hours(3))
     [alarm] = ws.runs("alarm")
     assert alarm.trigger == "chain"
 

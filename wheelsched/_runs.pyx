@@ -7,8 +7,9 @@ from libc.string cimport memcpy
 from wheelsched._jobs cimport Job
 from wheelsched._rows cimport NONE, Blob, blob_bytes, blob_data, blob_drop, blob_from, blob_share
 from wheelsched._runrows cimport (
-    BY_BACKFILL, BY_SCHEDULE, CANCEL, CANCEL_ASKED, DEAD, DEAD_LIST, DISCARD, DISCARDED, DUE, EXPIRED, FINISHED_LIST, FIRED, GIVE_BACK, GRANT, LATE, LEASED,
-    MOVED, OVERLAP, QUEUED, REDRIVE, RETRY_WAIT, SCHEDULED, SKIPPED, SUCCEEDED, SUPERSEDE, Run, RunRows, blob_of, is_waiting,
+    BY_BACKFILL, BY_SCHEDULE, CANCEL, CANCEL_ASKED, DEAD, DEAD_LIST, DISCARD, DISCARDED, DUE, EXPIRED, FINISHED_LIST, FIRED, GIVE_BACK,
+    GRANT, LATE, LEASED, MOVED, OVERLAP, QUEUED, REDRIVE, RETRY_WAIT, SCHEDULED, SKIPPED, SUCCEEDED, SUPERSEDE, Run, RunRows, blob_of,
+    is_waiting,
 )
 
 import numpy as np
@@ -105,7 +106,8 @@ cdef class RunTable(RunRows):
             s = r.job_next
         return best
 
-    cdef uint32_t extend(self, uint32_t job, uint32_t blocking, uint8_t disposition, int64_t until, uint32_t count, int64_t at) except? 0xFFFFFFFE:
+    cdef uint32_t extend(self, uint32_t job, uint32_t blocking, uint8_t disposition, int64_t until, uint32_t count, int64_t at
+                         ) except? 0xFFFFFFFE:
         """Lengthen the job's latest occurrence when it is a range that the same run blocks: its row. NONE when it isn't."""
         cdef uint32_t s = self.jobs.job(job).first_run, latest = NONE
         cdef Run* r

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack
 import numpy as np
 
+from .attempts import unpack_attempts
 from .errors import InvalidArgumentError
 from .model import NEVER, Disposition, JobState, Outcome, Reason, RunState, Trigger, display_name
-from .state import unpack_attempts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

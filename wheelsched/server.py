@@ -36,6 +36,7 @@ COMMANDS_MAX: Final = 4_096  # requests of one turn
 AHEAD_MAX: Final = 8  # steps decided ahead of the disk
 ACCEPT_PAUSE_US: Final = US  # after descriptors ran out
 EXIT_CONFIG: Final = 78  # the tasks can't be imported
+_CALMING: Final = frozenset({"hold", "pause", "delete", "cancel", "discard"})  # taken on a full disk too: they need little and stop more
 _LOOKED_UP: Final = frozenset({"run", "runs", "stats", "jobs", "dead"})
 
 
@@ -64,6 +65,7 @@ class Server:
         self.drain_until_us = NEVER
         self.accept_again_us = 0
         self.exit_code = 0
+        self.was_full = ""
         self.workers_ready = False  # some executor has said hello
         self.again = False
         self.wake_mono_us = 0
@@ -174,7 +176,7 @@ class Server:
         now, engine = self.now, self.engine
         inputs, self.inputs = self.inputs, []
         lookups: list[tuple[Connection, Request]] = []
-        full = self.keeper.full(now.mono_us)
+        full = self._storage(now.mono_us)
         room = COMMANDS_MAX
         for connection in self.connections.values():
             while connection.requests and room:
@@ -184,7 +186,7 @@ class Server:
                     self.forecasts.add(connection.number, request)
                 elif request.verb in _LOOKED_UP or (request.verb == "wait" and self._folded(request)):
                     lookups.append((connection, request))
-                elif request.verb in MUTATING and (full or self.stopping):
+                elif request.verb in MUTATING and (self.stopping or (full and request.verb not in _CALMING)):
                     engine.reply(connection.number, protocol.encode_error(request.id, self._refusal(full)))
                 else:
                     found = self.keeper.look_for(request.verb, request.args) if request.verb in NEEDED else None
@@ -200,6 +202,14 @@ class Server:
         if effects.records or effects.replies or effects.granted or self.keeper.busy:
             self.keeper.submit(effects)
             self.outbox.append((effects.seq, effects))
+
+    def _storage(self, now_us: int) -> str:
+        """Why new commands are refused; told in the log once, and once more when it is over."""
+        before, full = self.was_full, self.keeper.full(now_us)
+        self.was_full = full
+        if bool(full) != bool(before):
+            self._log(full or "there is room on the storage again: new commands are accepted")
+        return full
 
     def _refusal(self, full: str) -> WheelschedError:
         if full:

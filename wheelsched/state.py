@@ -17,6 +17,7 @@ import numpy as np
 from . import changes
 from ._jobs import JobTable
 from ._runs import FINISHED, RunTable
+from .attempts import pack_attempt
 from .changes import NO_SPEC, Changes
 from .errors import CorruptJournalError
 from .ids import job_key
@@ -493,19 +494,4 @@ def _ordered(value: Any) -> Any:
     return {k: _ordered(value[k]) for k in sorted(value)} if isinstance(value, dict) else value
 
 
-def pack_attempt(row: Any, started_us: int, ended_us: int, outcome: int, result: bytes) -> bytes:
-    """One ended attempt as it is kept behind the others."""
-    data: bytes = msgpack.packb(
-        [int(row["attempt"]), int(row["token"]), int(row["worker"]), started_us, ended_us, outcome, result], use_bin_type=True
-    )
-    return data
-
-
-def unpack_attempts(data: bytes) -> list[list[Any]]:
-    """The attempts kept in `data`, oldest first."""
-    unpacker = msgpack.Unpacker(raw=False)
-    unpacker.feed(data)
-    return list(unpacker)
-
-
-__all__ = ["AS_EVER", "SKIP", "State", "pack_attempt", "recover", "spec_bytes", "unpack_attempts"]
+__all__ = ["AS_EVER", "SKIP", "State", "recover", "spec_bytes"]

@@ -211,7 +211,7 @@ def _lost(name: str, at: int, lost: tuple[str, int | None], clock: Clock, wall: 
     what = "that wall time does not exist" if reason == "dst_gap" else "that wall time comes twice"
     text = f"{name} at {wall}: {what} on that day (daylight saving)"
     if instead is None:
-        return fate("skipped", f"{text}, and dst_gap or dst_overlap skips it", reason=reason, scheduled_us=at)
+        return fate("skipped", f"{text}, and the schedule's rule for that skips it", reason=reason, scheduled_us=at)
     return fate("coalesced", f"{text}: it runs at {clock(instead)}", reason=reason, scheduled_us=at, at_us=instead)
 
 

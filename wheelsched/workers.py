@@ -25,9 +25,11 @@ from .model import (
     NEVER,
     OUTPUT_MAX,
     SERVER_UID,
+    Disposition,
     Event,
     JobState,
     Outcome,
+    Trigger,
     parse_task_name,
 )
 from .turn import WorkerGone
@@ -335,9 +337,11 @@ def _pause_failing(engine: Engine, jobs: NDArray[np.uint32]) -> None:
 def _count(engine: Engine, event: NDArray[np.uint8], fields: NDArray[Any], started: NDArray[np.int64]) -> None:
     for name, number in (("succeeded", Event.SUCCEED), ("retried", Event.RETRY), ("dead", Event.EXHAUST), ("cancelled", Event.CANCEL)):
         engine.counters[name] += int((event == number).sum())
-    engine.effects.lags.append(("done", fields["nominal_us"][event == Event.SUCCEED]))
-    first = (fields["attempt"] == 1) & (started > 0)
-    engine.effects.start_lags.append((started - fields["nominal_us"])[first])
+    timely = fields["trigger"] != Trigger.BACKFILL  # what makes up for the past is late by nature
+    wanted = np.where(fields["disposition"] == Disposition.MOVED, np.maximum(fields["due_us"], fields["nominal_us"]), fields["nominal_us"])
+    engine.effects.lags.append(("done", wanted[timely & (event == Event.SUCCEED)]))
+    first = timely & (fields["attempt"] == 1) & (started > 0)
+    engine.effects.start_lags.append((started - wanted)[first])
 
 
 def _after_failure(engine: Engine, row: Any, result: bytes) -> tuple[int, int]:
