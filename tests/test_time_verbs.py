@@ -20,7 +20,6 @@ from wheelsched import (
     ScheduleError,
     current_run,
 )
-from wheelsched.model import US
 from wheelsched.testing import Simulator
 
 NOON = datetime(2026, 3, 28, 12, tzinfo=UTC)
