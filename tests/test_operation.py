@@ -312,3 +312,15 @@ def test_a_delayed_call_expires_too(b):
     assert b.client.run(run.id).state == "queued"
     b.advance("1m")
     assert b.client.run(run.id).state == "cancelled"
+
+
+def test_ledger_rows_beyond_a_clock_that_went_back_are_gone_from_history_too(b):
+    b.put(schedule=Every("1s"), overlap="allow")
+    b.client.pause("j")
+    b.advance("3s")
+    b.client.resume("j")
+    b.crash()
+    fold(b)
+    b.step_clock(-150)
+    b.advance("5s")
+    assert [r.reason for r in b.runs("j", skipped=True) if r.state == "skipped" and r.scheduled_at > b.now] == []

@@ -64,22 +64,22 @@ class Alarms:
             moved = fields["disposition"][some] == Disposition.MOVED
             at = np.where(moved, fields["due_us"][some], fields["nominal_us"][some]) + after[some]
             late = at <= engine.now.wall_us
-            self._mark(engine, rows[some][late])
+            self._mark(engine, rows[some][late], fresh=True)
             self.wheel.add(np.ascontiguousarray(rows[some][~late]), -(-at[~late] // MS))
 
     def expire(self, engine: Engine) -> None:
         """Mark and count the runs that are late now."""
         while len(rows := self.wheel.advance(engine.now.wall_us // MS)):
-            self._mark(engine, rows[not_started(engine.state.runs.gather(rows))])
+            self._mark(engine, rows[not_started(engine.state.runs.gather(rows))], fresh=False)
 
-    def _mark(self, engine: Engine, rows: NDArray[np.uint32]) -> None:
+    def _mark(self, engine: Engine, rows: NDArray[np.uint32], *, fresh: bool) -> None:
         if not len(rows):
             return
         rows = np.ascontiguousarray(rows)
         engine.record("LATE", {"at": engine.now.wall_us, "run": rows})
         engine.counters["late"] += len(rows)
         for f in engine.state.runs.gather(rows):
-            told = f["reason"] == Reason.MISFIRE and f["missed"]  # by the occurrences that it stands for
+            told = fresh and f["reason"] == Reason.MISFIRE and f["missed"]  # in this turn, by the occurrences that it stands for
             if f["trigger"] == Trigger.SCHEDULE and not told:  # an alarm that is late raises no other
                 at = int(f["nominal_us"])
                 self._add(engine, int(f["job"]), int(f["spec"]), "late", 1, at, at)

@@ -1,6 +1,6 @@
 """Blocks of the run history: finished runs in columns, as they leave the run table. Pure. Blocks of changes stand between them.
 
-A block is MessagePack {version, n, first_us, last_us (span of nominal times, skipped ranges included), ended_us (latest end), columns
+A block is MessagePack {version, n, folded (how many rows of history are before it), first_us, last_us (span of nominal times, skipped ranges included), ended_us (latest end), columns
 {field: column}, job, spec, names, tasks, queues, other, id_high, id_low, result, result_end, history, history_end}.
 `job` and `spec` in a block number its own names, tasks and queues, so a block needs nothing else to be read. The run id of an occurrence
 follows from its job and nominal time and is not kept; `other` are the rows whose ids are, in `id_high` and `id_low`. Names are deflated.
@@ -50,7 +50,7 @@ def pack(state: State, rows: NDArray[np.uint32]) -> bytes:
         (fields["id_high"] != _scheduled_high(fields["nominal_us"], keys["key_high"][job])) | (fields["id_low"] != keys["key_low"][job])
     )
     block: dict[str, Any] = {
-        "version": VERSION, "n": len(rows), "first_us": int(fields["nominal_us"].min()),
+        "version": VERSION, "n": len(rows), "folded": state.meta.folded, "first_us": int(fields["nominal_us"].min()),
         "last_us": int(np.where(fields["state"] == RunState.SKIPPED, fields["due_us"], fields["nominal_us"]).max()),
         "ended_us": int(fields["ended_us"].max()),
         "columns": {name: encode_column(np.ascontiguousarray(fields[name])) for name in _FIELDS},
@@ -89,6 +89,7 @@ class Block:
         self._decoded: dict[str, NDArray[Any]] = {}
         self._ids: tuple[NDArray[np.uint64], NDArray[np.uint64]] | None = None
         self.n: int = self._block["n"]
+        self.folded: int = self._block.get("folded", 0)
         self.first_us: int = self._block["first_us"]
         self.last_us: int = self._block["last_us"]
         self.ended_us: int = self._block["ended_us"]
@@ -123,6 +124,10 @@ class Block:
         if self.last_us < wanted.since or self.first_us >= wanted.until:
             return []
         keep = wanted.mask(self)
+        for folded, now in wanted.steps:  # ledger rows beyond a clock that went back: their time came again
+            if self.folded < folded:
+                stays = (self["state"] != RunState.SKIPPED) | (self["disposition"] == Disposition.TZDATA_MOVED)
+                keep &= stays | (self["nominal_us"] <= now)
         if wanted.pattern is not None:
             good = np.array([wanted.matches(x.decode()) for x in self.names()], np.bool_)
             keep &= good[decode_column(self._block["job"])]
@@ -258,6 +263,7 @@ def runs_page(
     A position is [block, row] inside history, [-1, created_us, row] inside the table.
     """
     wanted = RunFilter(args)
+    wanted.steps = state.meta.steps
     after = args.get("after")
     found: list[dict[str, Any]] = []
     if after is None or after[0] >= 0:

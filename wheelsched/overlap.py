@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from .model import NEVER, Disposition, Event, JobState, Reason, RunState, Trigger
+from .model import MS, NEVER, Disposition, Event, JobState, Reason, RunState, Trigger
 from .schedules import KIND_AFTER
 from .specs import OVERLAP_ALLOW, OVERLAP_BUFFER, whole_ms
 
@@ -164,7 +164,8 @@ def after_completion(engine: Engine, rows: NDArray[np.uint32]) -> None:
     if not due.any():
         return
     rows, fields, spec = rows[due], fields[due], spec[due]
-    at = np.maximum(whole_ms(engine.now.wall_us) + engine.specs.a[spec], np.maximum(fields["cursor_us"] + 1_000, engine.specs.start[spec]))
+    earliest = -(-np.maximum(fields["cursor_us"] + MS, engine.specs.start[spec]) // MS) * MS
+    at = np.maximum(whole_ms(engine.now.wall_us) + engine.specs.a[spec], earliest)
     following = engine.specs.next(spec, at, at - 1)
     engine.record("RETIME", {
         "at": engine.now.wall_us, "job": rows, "next": following, "cursor": fields["cursor_us"].copy(), "param": at,

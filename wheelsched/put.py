@@ -131,7 +131,7 @@ def kept_anchors(engine: Engine, rows: NDArray[np.uint32], spec: NDArray[np.uint
         kept[old[keep]] = True
     first = delay & ~kept
     delayed = np.where(param[first] == NEVER, now, param[first]) + a[spec[first]]
-    param[first] = np.maximum(delayed, engine.specs.start[spec[first]])
+    param[first] = np.maximum(delayed, -(-engine.specs.start[spec[first]] // MS) * MS)
     param[grid & (param == NEVER)] = now
     return param
 
@@ -152,7 +152,7 @@ def first_next(engine: Engine, rows: NDArray[np.uint32], spec: NDArray[np.uint32
         was_paused[old] = fields["state"] == JobState.PAUSED
     after = np.where((kind == KIND_AT) | engine.specs.dates[spec], cursor, np.maximum(cursor, engine.now.wall_us))
     delay = (kind == KIND_AFTER) & ((param <= after) | (param < engine.specs.start[spec]))  # its run is or was under way: from now
-    earliest = np.maximum(engine.specs.start[spec[delay]], cursor[delay] + MS)
+    earliest = -(-np.maximum(engine.specs.start[spec[delay]], cursor[delay] + MS) // MS) * MS
     param[delay] = np.maximum(whole_ms(engine.now.wall_us) + engine.specs.a[spec[delay]], earliest)
     following = engine.specs.next(spec, param, after)
     following[fired >= engine.specs.max_runs[spec]] = NEVER

@@ -205,6 +205,7 @@ class RunFilter:
             self.state = known[wanted]
         self.skipped = bool(args.get("skipped")) or self.state == RunState.SKIPPED
         self.late = bool(args.get("late"))
+        self.steps: list[tuple[int, int]] = []  # see state.Meta
 
     def matches(self, name: str) -> bool:
         """Does a full job name pass?"""

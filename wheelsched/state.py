@@ -35,6 +35,7 @@ SNAPSHOT_VERSION = 2
 READABLE = frozenset({1, 2})
 SKIP = -1  # `to` of an exception: the occurrence is skipped
 AS_EVER = -2  # it is no exception any more
+STEPS_KEPT = 1_000
 _STAMP = "%Y-%m-%d %H:%M:%SZ"
 _DUE_COLUMNS = ("job", "nominal", "state", "disposition", "reason", "until", "count", "missed")
 
@@ -79,6 +80,7 @@ class Meta:
     recheck_us: int = -1  # nominal times up to here may have been decided before the clock went back
     held_us: int = -1  # since when all triggering is held; -1: it isn't
     hold_note: str = ""
+    steps: list[tuple[int, int]] = field(default_factory=list)  # of the clock back: (rows in history then, new wall time)
     blocked: dict[tuple[int, int], None] = field(default_factory=dict)  # (job row, nominal): fired already, then the clock went back
 
 
@@ -292,6 +294,7 @@ class State:
 
     def _clock(self, f: dict[str, Any]) -> None:
         self.meta.recheck_us = max(self.meta.recheck_us, self.meta.at_us)  # nothing later was decided
+        self.meta.steps = [*self.meta.steps[-STEPS_KEPT:], (self.meta.folded, f["at"])]
         if len(f["job"]):
             self.meta.recheck_us = max(self.meta.recheck_us, int(self.jobs.gather(f["job"])["cursor_us"].max()))
         self.jobs.set(f["job"], f["state"], f["next"], f["cursor"], -1)
@@ -376,10 +379,11 @@ class State:
                 "version": SNAPSHOT_VERSION,
                 "meta": [m.seq, m.at_us, m.generation, m.boot_id, m.zone_version, m.tokens, m.folded, m.next_worker, m.recheck_us],
                 "hold": [m.held_us, m.hold_note],
+                "steps": m.steps,
                 "exceptions": sorted([*pair, to] for pair, to in self.exceptions.items()),
                 "calendars": sorted(self.calendars.items()),
                 "zones": sorted(self.zones.items()),
-                "tzdiff": _plain_fields(self.tzdiff),
+                "tzdiff": encode_fields(self.tzdiff) if self.tzdiff else b"",
                 "changes": [entry.to_plain() for entry in self.changes],
                 "blocked": sorted(m.blocked),
                 "order": self.runs.order,
@@ -453,6 +457,7 @@ class State:
             self.workers[i] = Worker(name, kind, generation, self.runs.new_list())
         if small["version"] > 1:
             m.held_us, m.hold_note = small["hold"]
+            m.steps = [(folded, at) for folded, at in small["steps"]]
             self.exceptions = {(job, at): to for job, at, to in small["exceptions"]}
             self.calendars, self.zones = dict(small["calendars"]), dict(small["zones"])
             self.tzdiff = decode_fields(small["tzdiff"]) if small["tzdiff"] else {}
@@ -478,10 +483,6 @@ def recover(journal: Journal) -> State:
         state.apply(kind, fields)
         assert state.meta.seq == seq
     return state
-
-
-def _plain_fields(fields: dict[str, Any]) -> bytes:
-    return encode_fields(fields) if fields else b""
 
 
 def spec_bytes(wire: dict[str, Any]) -> bytes:
