@@ -1,7 +1,8 @@
 """Blocks of the run history: finished runs in columns, as they leave the run table. Pure. Blocks of changes stand between them.
 
-A block is MessagePack {version, n, folded (how many rows of history are before it), first_us, last_us (span of nominal times, skipped ranges included), ended_us (latest end), columns
-{field: column}, job, spec, names, tasks, queues, other, id_high, id_low, result, result_end, history, history_end}.
+A block is MessagePack {version, n, folded (how many rows of history are before it), first_us, last_us (span of nominal times, skipped
+ranges included), ended_us (latest end), columns {field: column}, job, spec, names, tasks, queues, other, id_high, id_low, result,
+result_end, history, history_end}.
 `job` and `spec` in a block number its own names, tasks and queues, so a block needs nothing else to be read. The run id of an occurrence
 follows from its job and nominal time and is not kept; `other` are the rows whose ids are, in `id_high` and `id_low`. Names are deflated.
 """
