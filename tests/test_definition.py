@@ -190,7 +190,7 @@ def test_a_policy_for_recurring_jobs_is_refused_by_enqueue():
             check_given({k: v for k, v in asked_of(EVERY, **{name: value}).items() if k != "schedule"})
 
 
-LATER = {"concurrency_key": {"concurrency_key": "eu"}, "heartbeat_timeout": {"heartbeat_timeout": "1m"}}
+LATER = {"heartbeat_timeout": {"heartbeat_timeout": "1m"}}
 
 
 @pytest.mark.parametrize("name", sorted(UNIMPLEMENTED))

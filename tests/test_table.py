@@ -44,7 +44,7 @@ def due(runs, job, nominal, state=RunState.QUEUED):
 def tables():
     jobs = JobTable()
     runs = RunTable(jobs, _moves())
-    line = runs.new_list()
+    line = runs.new_list(runs.new_queue())
     runs.set_spec(0, line, line, 3)
     return jobs, runs, line
 
@@ -54,7 +54,7 @@ def reload(jobs, runs, line, worker_list=None):
     for chunk in range(jobs.chunk_total):
         other.load(chunk, jobs.dump(chunk))
     loaded = RunTable(other, _moves())
-    assert loaded.new_list() == line
+    assert loaded.new_list(loaded.new_queue()) == line
     lists = {1: loaded.new_list()} if worker_list is not None else {}
     loaded.set_spec(0, line, line, 3)
     for chunk in range(runs.chunk_total):

@@ -79,6 +79,13 @@ cdef struct List:
     uint32_t head
     uint32_t tail
     uint32_t count
+    uint32_t queue       # of a ready line; NONE: of no queue
+    uint32_t key
+
+cdef struct Spec:
+    uint32_t line        # ready line of its runs
+    uint32_t backlog     # of those that make up for the past: catch-up and backfill
+    uint16_t attempts
 
 
 cdef class RunRows(Rows):
@@ -88,10 +95,12 @@ cdef class RunRows(Rows):
     cdef uint32_t index_used
     cdef List* lists
     cdef uint32_t list_count
-    cdef uint32_t* spec_line      # ready line of a spec's runs
-    cdef uint32_t* spec_backlog   # of those that make up for the past: catch-up and backfill
-    cdef uint16_t* spec_attempts
+    cdef Spec* specs
     cdef uint32_t spec_count
+    cdef uint32_t* queue_leased   # leased runs by number of the queue
+    cdef uint32_t queue_count
+    cdef uint32_t* key_leased     # by number of the concurrency key; number 0: no key
+    cdef uint32_t key_count
     cdef uint8_t moves[256]  # state << 4 | event -> state, 0: illegal
     cdef public uint64_t order
 
@@ -99,7 +108,13 @@ cdef class RunRows(Rows):
         return <Run*>self.row(i)
 
     cdef inline uint32_t line_of(self, Run* r) noexcept nogil:
-        return self.spec_backlog[r.spec] if r.reason == MISFIRE or r.trigger == BY_BACKFILL else self.spec_line[r.spec]
+        return self.specs[r.spec].backlog if r.reason == MISFIRE or r.trigger == BY_BACKFILL else self.specs[r.spec].line
+
+    cdef inline void hold_place(self, Run* r, int by) noexcept nogil:
+        """Count a lease of a queue and of a key: by 1, or -1 when it ends."""
+        cdef List* line = &self.lists[self.specs[r.spec].line]
+        self.queue_leased[line.queue] += by
+        self.key_leased[line.key] += by
 
     cdef uint32_t lookup(self, uint64_t high, uint64_t low) noexcept nogil
     cdef int index_add(self, uint32_t slot) except -1

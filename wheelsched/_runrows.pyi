@@ -15,8 +15,14 @@ class RunRows(Rows):
 
     order: int
     def __new__(cls, jobs: JobTable, moves: bytes) -> RunRows: ...
-    def new_list(self) -> int:
-        """Number of a new empty list."""
+    def new_list(self, queue: int = ..., key: int = 0) -> int:
+        """Number of a new empty list; a ready line has a queue, and perhaps a key."""
+    def new_queue(self) -> int:
+        """Number of a new queue, whose leases are counted."""
+    def new_key(self) -> int:
+        """Number of a new concurrency key, whose leases are counted. Key 0 is there: no key."""
+    def leased(self, queue: int) -> int:
+        """How many runs of a queue are leased."""
     def list_len(self, list_id: int) -> int:
         """How many runs are in a list."""
     def set_spec(self, spec: int, line: int, backlog: int, attempts: int) -> None:

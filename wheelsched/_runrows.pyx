@@ -41,6 +41,7 @@ cdef class RunRows(Rows):
         self.jobs = jobs
         memcpy(self.moves, PyBytes_AS_STRING(moves), 256)
         self.index_resize(1024)
+        self.new_key()
         for _ in range(FIRST_LIST):
             self.new_list()
 
@@ -53,9 +54,9 @@ cdef class RunRows(Rows):
                 blob_drop(self.run(i).history)
         free(self.index)
         free(self.lists)
-        free(self.spec_line)
-        free(self.spec_backlog)
-        free(self.spec_attempts)
+        free(self.specs)
+        free(self.queue_leased)
+        free(self.key_leased)
 
     cdef int clear_row(self, char* row) except -1:
         cdef Run* r = <Run*>row
@@ -66,15 +67,41 @@ cdef class RunRows(Rows):
 
     # Lists and specs
 
-    def new_list(self):
-        """Number of a new empty list."""
+    def new_list(self, uint32_t queue=NONE, uint32_t key=0):
+        """Number of a new empty list; a ready line has a queue, and perhaps a key."""
+        assert (queue == NONE or queue < self.queue_count) and key < self.key_count
         cdef List* lists = <List*>realloc(self.lists, (self.list_count + 1) * sizeof(List))
         if lists == NULL:
             raise MemoryError("no memory for a list of runs")
         self.lists = lists
-        self.lists[self.list_count] = List(NONE, NONE, 0)
+        self.lists[self.list_count] = List(NONE, NONE, 0, queue, key)
         self.list_count += 1
         return self.list_count - 1
+
+    def new_queue(self):
+        """Number of a new queue, whose leases are counted."""
+        cdef uint32_t* counts = <uint32_t*>realloc(self.queue_leased, (self.queue_count + 1) * sizeof(uint32_t))
+        if counts == NULL:
+            raise MemoryError("no memory for a queue")
+        self.queue_leased = counts
+        self.queue_leased[self.queue_count] = 0
+        self.queue_count += 1
+        return self.queue_count - 1
+
+    def new_key(self):
+        """Number of a new concurrency key, whose leases are counted."""
+        cdef uint32_t* counts = <uint32_t*>realloc(self.key_leased, (self.key_count + 1) * sizeof(uint32_t))
+        if counts == NULL:
+            raise MemoryError("no memory for a concurrency key")
+        self.key_leased = counts
+        self.key_leased[self.key_count] = 0
+        self.key_count += 1
+        return self.key_count - 1
+
+    def leased(self, uint32_t queue):
+        """How many runs of a queue are leased."""
+        assert queue < self.queue_count
+        return self.queue_leased[queue]
 
     def list_len(self, uint32_t list_id):
         """How many runs are in a list."""
@@ -83,25 +110,15 @@ cdef class RunRows(Rows):
 
     def set_spec(self, uint32_t spec, uint32_t line, uint32_t backlog, uint16_t attempts):
         """Tell the ready line, the line of what makes up for the past, and the attempts of the runs of a spec."""
-        cdef uint32_t* lines
-        cdef uint16_t* counts
+        cdef Spec* specs
+        assert line < self.list_count and backlog < self.list_count and self.lists[line].queue != NONE
         if spec >= self.spec_count:
-            lines = <uint32_t*>realloc(self.spec_line, (spec + 1) * 2 * sizeof(uint32_t))
-            if lines == NULL:
+            specs = <Spec*>realloc(self.specs, (spec + 1) * 2 * sizeof(Spec))
+            if specs == NULL:
                 raise MemoryError("no memory for another definition")
-            self.spec_line = lines
-            lines = <uint32_t*>realloc(self.spec_backlog, (spec + 1) * 2 * sizeof(uint32_t))
-            if lines == NULL:
-                raise MemoryError("no memory for another definition")
-            self.spec_backlog = lines
-            counts = <uint16_t*>realloc(self.spec_attempts, (spec + 1) * 2 * sizeof(uint16_t))
-            if counts == NULL:
-                raise MemoryError("no memory for another definition")
-            self.spec_attempts = counts
+            self.specs = specs
             self.spec_count = (spec + 1) * 2
-        self.spec_line[spec] = line
-        self.spec_backlog[spec] = backlog
-        self.spec_attempts[spec] = attempts
+        self.specs[spec] = Spec(line, backlog, attempts)
 
     cdef void push(self, uint32_t list_id, uint32_t slot) noexcept nogil:
         cdef List* line = &self.lists[list_id]
@@ -266,6 +283,10 @@ cdef class RunRows(Rows):
             j.active -= 1
         if QUEUED <= new <= RETRY_WAIT:
             j.active += 1
+        if new == LEASED:
+            self.hold_place(r, 1)
+        elif old == LEASED:
+            self.hold_place(r, -1)
         return 0
 
     cdef int settle(self, uint32_t slot) except -1:
@@ -411,6 +432,7 @@ cdef class RunRows(Rows):
                 self.push(self.line_of(r), s)
             elif r.state == LEASED:
                 self.push(worker_lists[r.worker], s)
+                self.hold_place(r, 1)
             elif r.state == DEAD and not r.flags & DISCARDED:
                 self.push(DEAD_LIST, s)
             elif r.state > RETRY_WAIT:
@@ -422,7 +444,7 @@ cdef class RunRows(Rows):
         """AssertionError naming the first broken invariant."""
         cdef uint32_t i, seen = 0, s, before, n
         cdef Run* r
-        active = {}
+        active, queues, keys = {}, [0] * self.queue_count, [0] * self.key_count
         for i in range(self.chunk_count * CHUNK):
             if not self.live(i):
                 continue
@@ -435,6 +457,11 @@ cdef class RunRows(Rows):
             counts[0] += is_waiting(r)
             counts[1] += QUEUED <= r.state <= RETRY_WAIT
             counts[2] += 1
+            if r.state == LEASED:
+                queues[self.lists[self.specs[r.spec].line].queue] += 1
+                keys[self.lists[self.specs[r.spec].line].key] += 1
+        assert queues == [self.queue_leased[i] for i in range(self.queue_count)], "leases of the queues"
+        assert keys == [self.key_leased[i] for i in range(self.key_count)], "leases of the concurrency keys"
         assert seen == self.count == self.index_used, (seen, self.count, self.index_used)
         for job, counts in active.items():
             assert [self.jobs.job(job).waiting, self.jobs.job(job).active, self.jobs.job(job).rows] == counts, f"counts of job row {job}"

@@ -7,9 +7,9 @@ from libc.string cimport memcpy
 from wheelsched._jobs cimport Job
 from wheelsched._rows cimport NONE, Blob, blob_bytes, blob_data, blob_drop, blob_from, blob_share
 from wheelsched._runrows cimport (
-    BY_BACKFILL, BY_SCHEDULE, CANCEL, CANCEL_ASKED, DEAD, DEAD_LIST, DISCARD, DISCARDED, DUE, EXPIRED, FINISHED_LIST, FIRED, GIVE_BACK,
-    GRANT, LATE, LEASED, MOVED, OVERLAP, QUEUED, REDRIVE, RETRY_WAIT, SCHEDULED, SKIPPED, SUCCEEDED, SUPERSEDE, Run, RunRows, blob_of,
-    is_waiting,
+    BY_BACKFILL, BY_SCHEDULE, CANCEL, CANCEL_ASKED, DEAD, DEAD_LIST, DISCARD, DISCARDED, DUE, EXPIRED, FINISHED_LIST, FIRED, FIRST_LIST,
+    GIVE_BACK, GRANT, LATE, LEASED, MOVED, OVERLAP, QUEUED, REDRIVE, RETRY_WAIT, SCHEDULED, SKIPPED, SUCCEEDED, SUPERSEDE, List, Run,
+    RunRows, blob_of, is_waiting,
 )
 
 import numpy as np
@@ -81,7 +81,7 @@ cdef class RunTable(RunRows):
                 continue
             j.fired += 1
             r.payload = blob_share(j.payload)
-            r.budget = self.spec_attempts[r.spec]
+            r.budget = self.specs[r.spec].attempts
             if state[i] == QUEUED:
                 r.queued_us = at
                 self.push(self.line_of(r), s)
@@ -157,7 +157,7 @@ cdef class RunTable(RunRows):
             r.spec = spec[i]
             if trigger[i] == BY_SCHEDULE:
                 self.jobs.job(job[i]).fired += 1
-            r.budget = self.spec_attempts[r.spec]
+            r.budget = self.specs[r.spec].attempts
             if trigger[i] == BY_BACKFILL and due[i] < 0:
                 r.count = <uint32_t>(-1 - due[i])  # see overlap.backfill_wait; kept when `due_us` is needed for retries
             if state[i] == QUEUED:
@@ -252,7 +252,7 @@ cdef class RunTable(RunRows):
             self.move(slots[i], event)
             r = self.run(slots[i])
             if event == REDRIVE:
-                r.budget = min(0xFFFF, r.attempt + self.spec_attempts[r.spec])
+                r.budget = min(0xFFFF, r.attempt + self.specs[r.spec].attempts)
                 r.queued_us = at
                 self.push(self.line_of(r), slots[i])
             elif event == DISCARD:
@@ -406,6 +406,31 @@ cdef class RunTable(RunRows):
             slots[i] = s
             s = self.run(s).next
         return out
+
+    def ready(self):
+        """Ready lines that are not empty: [list, waiting, leased of its queue, leased of its key, queue, key] as columns of uint32, and
+        since when the head of each has waited, in microseconds."""
+        cdef uint32_t i, n = 0
+        cdef List* line
+        for i in range(FIRST_LIST, self.list_count):
+            n += self.lists[i].count > 0 and self.lists[i].queue != NONE
+        columns, since = np.empty((6, n), np.uint32), np.empty(n, np.int64)
+        cdef uint32_t[:, ::1] c = columns
+        cdef int64_t[::1] at = since
+        n = 0
+        for i in range(FIRST_LIST, self.list_count):
+            line = &self.lists[i]
+            if line.count == 0 or line.queue == NONE:
+                continue
+            c[0, n] = i
+            c[1, n] = line.count
+            c[2, n] = self.queue_leased[line.queue]
+            c[3, n] = self.key_leased[line.key]
+            c[4, n] = line.queue
+            c[5, n] = line.key
+            at[n] = self.run(line.head).queued_us
+            n += 1
+        return columns, since
 
     def blobs(self, uint32_t slot):
         """(payload, result, history) of one run."""

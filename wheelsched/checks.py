@@ -6,9 +6,10 @@ shows alone.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
-from .errors import InvalidArgumentError, ScheduleError
+from .errors import InvalidArgumentError, ScheduleError, UnimplementedError
 from .model import (
     ATTEMPTS_MAX,
     CATCHUPS,
@@ -22,6 +23,7 @@ from .model import (
     PRIORITY_MAX,
     US,
     format_duration,
+    parse_duration,
     parse_job_name,
     parse_task_name,
 )
@@ -30,7 +32,10 @@ from .schedule import UNION_MAX, check_union, schedule_from_wire
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["CHECKS", "check_instant", "check_name", "check_param_us", "check_together", "check_union_size", "fields"]
+__all__ = [
+    "CHECKS", "QUEUE_SETTINGS", "check_instant", "check_name", "check_param_us", "check_queue_settings", "check_together",
+    "check_union_size", "fields", "parse_rate",
+]
 
 CALENDARS_MAX: Final = 10  # of one job
 PAUSE_AFTER_MAX: Final = 255
@@ -40,6 +45,8 @@ _NOT_ON_MAX: Final = 100
 _ERROR_NAME_MAX: Final = 200
 _BUFFER_ALL_MAX: Final = 100  # house default of `buffer_all` without a max
 _DAY_US: Final = 86_400 * US
+QUEUE_SETTINGS: Final = ("concurrency", "rate", "burst", "key_concurrency", "key_rate", "weights")
+_RATE: Final = re.compile(r"([1-9]\d{0,8})/(\d{0,6})(ms|s|m|h|d)", re.ASCII)
 
 
 def _integer(value: Any, what: str, low: int, high: int) -> int:
@@ -217,6 +224,31 @@ CHECKS: Final[dict[str, Callable[[Any, str], Any]]] = {
     "late_after_us": _duration,
     "on_missed": _on_missed,
 }
+
+
+def parse_rate(value: Any, what: str) -> tuple[int, int]:
+    """(count, microseconds) of a rate: `100/s`, `5/m`, `10/30s`."""
+    found = _RATE.fullmatch(value) if isinstance(value, str) else None
+    per_us = parse_duration(f"{found[2] or 1}{found[3]}", what) if found else 0
+    if found is None or not per_us:
+        raise InvalidArgumentError(f"{what}: {str(value)[:60]!r} is no rate; write it like '100/s', '5/m' or '10/30s'")
+    return int(found[1]), per_us
+
+
+def check_queue_settings(value: Any) -> dict[str, Any]:
+    """Settings of a queue, those alone that are given; None takes one away. UnimplementedError for `weights`."""
+    given = value.keys() if isinstance(value, dict) else ()
+    got = {key: setting for key, setting in fields(value, "queue settings", QUEUE_SETTINGS).items() if key in given}
+    if got.pop("weights", None) is not None:
+        raise UnimplementedError("weights: this server doesn't know it yet; leave it out", setting="weights")
+    for key, setting in got.items():
+        if setting is None:
+            continue
+        if key in ("rate", "key_rate"):
+            parse_rate(setting, key)
+        else:
+            _integer(setting, key, 1, _COUNT_MAX)
+    return got
 
 
 def check_param_us(schedule: Mapping[str, Any], param_us: Any) -> int:

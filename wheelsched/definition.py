@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 # What the server refuses for now, by the name a user knows it by.
-UNIMPLEMENTED: Final = frozenset({"concurrency_key", "heartbeat_timeout"})
+UNIMPLEMENTED: Final = frozenset({"heartbeat_timeout"})
 
 _RECURRING: Final = (
     "overlap", "catchup", "start_us", "end_us", "max_runs", "jitter", "calendar", "pause_after", "late_after_us", "on_missed",

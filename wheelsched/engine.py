@@ -34,6 +34,7 @@ from .model import (
     RunState,
     Trigger,
 )
+from .queues import Limits
 from .schedules import KIND_AFTER, ScheduleTable
 from .specs import TRIES, SpecTable
 from .state import AS_EVER
@@ -92,6 +93,7 @@ class Engine:
         self.overdue: set[int] = set()  # job rows that have jittered or moved runs that wait for their turn
         self.alarms = Alarms(now.wall_us // MS)
         self.expiry = Expiry(now.wall_us // MS)
+        self.limits = Limits(state, now.mono_us)
         self._turns: set[int] = set()  # job rows whose waiting runs may have their turn
         self._housekeeping_us = now.mono_us
         self.counters: dict[str, int] = dict.fromkeys(
@@ -193,6 +195,7 @@ class Engine:
         meta = self.state
         if meta.replies or meta.keys or meta.changes or meta.runs.list_len(1):
             wakes.append(self._housekeeping_us)
+        wakes.append(self.limits.wake_us)
         effects.wake_mono_us = min(wakes)
         effects.again |= effects.wake_mono_us <= self.now.mono_us
         return effects

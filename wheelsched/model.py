@@ -51,6 +51,7 @@ ATTEMPTS_MAX: Final = 1_000
 PRIORITY_MAX: Final = 9
 FINISHED_PER_JOB_MAX: Final = 10_000
 BACKFILL_MAX: Final = 100_000  # runs one backfill makes
+QUEUES_MAX: Final = 10_000  # that have settings
 CALENDARS_MAX: Final = 10_000
 FAILURES_MAX: Final = 255  # of pause_after
 

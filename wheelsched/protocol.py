@@ -46,7 +46,15 @@ answered as the first was and does nothing.
                runs only that are marked late; with skipped: "late and skipped"), after, limit -> columns, after. Oldest first
     dead       match, after, limit -> columns, after
     redrive    rid, match or ids -> count        discard rid, match or ids -> count
-    stats      -> counters, lags, workers, queues, tasks nobody serves, held (bool), hold_note
+    stats      -> counters, lags, workers, queues, tasks nobody serves, held (bool), hold_note, paused_queues [names],
+               held_back [{task, queue, runs, reason}]: what waits for a limit or a paused queue, not for a worker
+
+    queue_set     rid, name, settings {concurrency, key_concurrency, burst (whole numbers), rate, key_rate (texts: "100/s", "5/m",
+                  "10/30s")}: those alone that change; nil takes one away -> a queue
+    queue_pause   rid, name -> a queue: nothing is leased from it; runs wait      queue_resume  rid, name -> a queue
+    queue_purge   rid, name -> count: all its open runs that no worker holds are cancelled
+    queues        -> [a queue]: {name, settings, queued, leased (runs), oldest_us (since when the one that waits longest does, or nil),
+                  paused (bool)}
 
     why        name, at_us -> a fate
     skip       rid, name, at_us, undo (bool) -> a fate         move rid, name, at_us, to_us -> a run
@@ -84,6 +92,7 @@ decorator announced and then the house defaults; the answer's `spec` is the reso
     jitter     {us} or {percent}: each start is put off by a stable part of it, never past the next nominal time
     calendar   1 to 10 names of calendars; an occurrence that any of them blocks is skipped
     pause_after    1 to 255: the job is paused after so many dead runs one after another
+    concurrency_key   text: at most `key_concurrency` (of the queue; 1) runs of one key are leased at once within their queue
     expires_after_us  a run that no worker has so long after its nominal time is cancelled, with the reason "expired"
     late_after_us  a run that has not started so long after its nominal time is marked late
     on_missed      full name of a job to trigger when occurrences were not run, or a run is late
@@ -150,6 +159,7 @@ MUTATING: Final = frozenset(
     {
         "put", "put_many", "pause", "resume", "delete", "trigger", "enqueue", "cancel", "redrive", "discard",
         "skip", "move", "backfill", "calendar_put", "calendar_delete", "hold", "release", "apply",
+        "queue_set", "queue_pause", "queue_resume", "queue_purge",
     }
 )
 

@@ -230,15 +230,19 @@ def counts(engine: Engine) -> dict[str, Any]:
     served = frozenset().union(*(s.tasks for s in engine.sessions.values()))
     queues: dict[str, dict[str, int]] = {}
     unserved: dict[str, int] = {}
-    for (queue, _, _, task, _), line in state.lines.items():
-        waiting = state.runs.list_len(line)
-        queues.setdefault(queue, {"queued": 0})["queued"] += waiting
-        if waiting and task not in served:
-            unserved[task] = unserved.get(task, 0) + waiting
+    for name, number in state.queue_numbers.items():
+        queues[name] = {"queued": 0, "leased": state.runs.leased(number)}
+    for line, waiting, *_ in state.runs.ready()[0].T.tolist():
+        what = state.line_of[line]
+        queues[what.queue]["queued"] += waiting
+        if what.task not in served:
+            unserved[what.task] = unserved.get(what.task, 0) + waiting
     return {
         "jobs": len(state.jobs), "runs": len(state.runs), "queued": sum(q["queued"] for q in queues.values()),
         "leased": sum(state.runs.list_len(w.list_id) for w in state.workers.values()), "dead_letters": state.runs.list_len(DEAD_LIST),
-        "queues": queues, "unserved_tasks": unserved, "generation": state.meta.generation, "seq": state.meta.seq,
+        "queues": queues, "unserved_tasks": unserved, "held_back": engine.limits.held_back(engine.now.mono_us),
+        "paused_queues": sorted(name for name, settings in state.queues.items() if settings.get("paused")),
+        "generation": state.meta.generation, "seq": state.meta.seq,
         "folded": state.meta.folded,
         "workers": [
             {"id": f"w{i}", "name": w.name, "kind": w.kind, "leased": state.runs.list_len(w.list_id)}

@@ -7,7 +7,6 @@ states, so digest(replay(journal)) == digest(live) can be asserted at any time.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from .errors import CorruptJournalError
 from .ids import job_key
 from .model import TRANSITIONS, Disposition, Event, JobState, RunState, Trigger, to_datetime
 from .records import decode, decode_fields, encode_fields
+from .state_parts import Key, Line, Meta, Worker, ordered, spec_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,43 +47,6 @@ def _moves() -> bytes:
     return bytes(table)
 
 
-@dataclass(slots=True)
-class Worker:
-    """One process that leases and executes, as the journal knows it."""
-
-    name: str
-    kind: str  # "pool" or "external"
-    generation: int
-    list_id: int
-
-
-@dataclass(slots=True)
-class Key:
-    """A durable idempotency key."""
-
-    run_id: bytes
-    at_us: int
-
-
-@dataclass(slots=True)
-class Meta:
-    """What is not a row."""
-
-    seq: int = 0
-    at_us: int = 0
-    generation: int = 0
-    boot_id: str = ""
-    zone_version: str = ""
-    tokens: int = 0  # granted in this generation
-    folded: int = 0
-    next_worker: int = 1
-    recheck_us: int = -1  # nominal times up to here may have been decided before the clock went back
-    held_us: int = -1  # since when all triggering is held; -1: it isn't
-    hold_note: str = ""
-    steps: list[tuple[int, int]] = field(default_factory=list)  # of the clock back: (rows in history then, new wall time)
-    blocked: dict[tuple[int, int], None] = field(default_factory=dict)  # (job row, nominal): fired already, then the clock went back
-
-
 class State:
     """The tables and the small maps beside them."""
 
@@ -93,7 +56,11 @@ class State:
         self.meta = Meta()
         self.specs: dict[int, dict[str, Any]] = {}
         self.spec_ids: dict[bytes, int] = {}
-        self.lines: dict[tuple[str, int, str, str, bool], int] = {}  # (queue, priority, namespace, task, backlog) -> list of runs
+        self.lines: dict[Line, int] = {}  # ready line -> list of runs
+        self.line_of: dict[int, Line] = {}
+        self.queue_numbers: dict[str, int] = {}  # all that a definition named, settings or not
+        self.key_numbers: dict[tuple[str, str], int] = {}  # (queue, concurrency key)
+        self.queues: dict[str, dict[str, Any]] = {}  # queue -> its settings, those alone that are not the house's
         self.workers: dict[int, Worker] = {}
         self.notes: dict[int, str] = {}
         self.pauses: dict[int, str] = {}  # job row -> why it is paused
@@ -131,11 +98,20 @@ class State:
         assert spec == len(self.specs)
         self.specs[spec] = wire
         self.spec_ids[spec_bytes(wire)] = spec
-        line, backlog = ((wire["queue"], wire["priority"], wire["namespace"], wire["task"], late) for late in (False, True))
-        for key in (line, backlog):
-            if key not in self.lines:
-                self.lines[key] = self.runs.new_list()
-        self.runs.set_spec(spec, self.lines[line], self.lines[backlog], wire["retry"]["attempts"])
+        queue, key = wire["queue"], wire["concurrency_key"] or ""
+        line = Line(queue, wire["priority"], wire["namespace"], wire["task"], backlog=False, key=key)
+        self.runs.set_spec(spec, self._line(line), self._line(line._replace(backlog=True)), wire["retry"]["attempts"])
+
+    def _line(self, line: Line) -> int:
+        if line not in self.lines:
+            if line.queue not in self.queue_numbers:
+                self.queue_numbers[line.queue] = self.runs.new_queue()
+            key = (line.queue, line.key)
+            if line.key and key not in self.key_numbers:
+                self.key_numbers[key] = self.runs.new_key()
+            self.lines[line] = self.runs.new_list(self.queue_numbers[line.queue], self.key_numbers.get(key, 0))
+            self.line_of[self.lines[line]] = line
+        return self.lines[line]
 
     def _put(self, f: dict[str, Any]) -> NDArray[np.uint32]:
         before = self.jobs.find(list(f["name"]), f["key"])
@@ -336,6 +312,12 @@ class State:
         else:
             self.calendars[f["name"]] = f["wire"]
 
+    def _queue(self, f: dict[str, Any]) -> None:
+        if f["settings"]:
+            self.queues[f["name"]] = f["settings"]
+        else:
+            self.queues.pop(f["name"], None)
+
     def _hold(self, f: dict[str, Any]) -> None:
         self.meta.held_us = f["at"] if f["on"] else -1
         self.meta.hold_note = f["note"]
@@ -382,6 +364,7 @@ class State:
                 "steps": m.steps,
                 "exceptions": sorted([*pair, to] for pair, to in self.exceptions.items()),
                 "calendars": sorted(self.calendars.items()),
+                "queues": [[name, ordered(settings)] for name, settings in sorted(self.queues.items())],
                 "zones": sorted(self.zones.items()),
                 "tzdiff": encode_fields(self.tzdiff) if self.tzdiff else b"",
                 "changes": [entry.to_plain() for entry in self.changes],
@@ -389,7 +372,7 @@ class State:
                 "order": self.runs.order,
                 "specs": [self.specs[i] for i in range(len(self.specs))],
                 "workers": [[i, w.name, w.kind, w.generation] for i, w in sorted(self.workers.items())],
-                "announced": [[task, _ordered(options)] for task, options in sorted(self.announced.items())],
+                "announced": [[task, ordered(options)] for task, options in sorted(self.announced.items())],
                 "notes": sorted(self.notes.items()),
                 "pauses": sorted(self.pauses.items()),
                 "keys": [[k, v.run_id, v.at_us] for k, v in sorted(self.keys.items())],
@@ -461,7 +444,7 @@ class State:
             self.exceptions = {(job, at): to for job, at, to in small["exceptions"]}
             self.calendars, self.zones = dict(small["calendars"]), dict(small["zones"])
             self.tzdiff = decode_fields(small["tzdiff"]) if small["tzdiff"] else {}
-            self.pauses = dict(small["pauses"])
+            self.queues, self.pauses = dict(small["queues"]), dict(small["pauses"])
             self.changes = [Changes.from_plain(entry) for entry in small["changes"]]
         self.announced = dict(small["announced"])
         self.notes = dict(small["notes"])
@@ -485,14 +468,4 @@ def recover(journal: Journal) -> State:
     return state
 
 
-def spec_bytes(wire: dict[str, Any]) -> bytes:
-    """Canonical bytes of a definition: equal definitions are stored once."""
-    data: bytes = msgpack.packb(_ordered(wire), use_bin_type=True)
-    return data
-
-
-def _ordered(value: Any) -> Any:
-    return {k: _ordered(value[k]) for k in sorted(value)} if isinstance(value, dict) else value
-
-
-__all__ = ["AS_EVER", "SKIP", "State", "recover", "spec_bytes"]
+__all__ = ["AS_EVER", "SKIP", "Line", "State", "recover", "spec_bytes"]

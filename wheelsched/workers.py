@@ -145,6 +145,7 @@ def lease(engine: Engine, cmd: Incoming) -> bytes:
 def serve_seekers(engine: Engine) -> None:
     """Grant what is ready, fairly among those who ask."""
     keep = []
+    engine.limits.wake_us = NEVER
     for i, seeker in enumerate(engine.seekers):
         rows = _pick(engine, seeker, len(engine.seekers) - i)
         if len(rows):
@@ -157,32 +158,10 @@ def serve_seekers(engine: Engine) -> None:
 
 
 def _pick(engine: Engine, seeker: Seeker, sharing: int) -> NDArray[np.uint32]:
-    """Ready runs for one worker: by priority, what makes up for the past last, then an even share of each line, oldest head first."""
-    runs, tasks = engine.state.runs, engine.sessions[seeker.conn].tasks
-    empty = np.empty(0, np.uint32)
+    """Ready runs for one worker, as far as the limits of their queues let them go."""
     if engine.draining:
-        return empty
-    ready: dict[tuple[int, bool], list[int]] = {}
-    total = 0
-    for (queue, priority, _, task, backlog), line in engine.state.lines.items():
-        waiting = runs.list_len(line)
-        if waiting and task in tasks and (not seeker.queues or queue in seeker.queues):
-            ready.setdefault((priority, not backlog), []).append(line)
-            total += waiting
-    if not total:
-        return empty
-    credit = min(seeker.credits, -(-total // sharing))
-    parts = []
-    for place in sorted(ready, reverse=True):
-        lines = ready[place]
-        lines.sort(key=runs.list_len)  # short lines first: what they don't use is left for the long ones
-        for k, line in enumerate(lines):
-            part = runs.peek(line, -(-credit // (len(lines) - k)))
-            credit -= len(part)
-            parts.append(part)
-        if credit <= 0:
-            break
-    return np.concatenate(parts)
+        return np.empty(0, np.uint32)
+    return engine.limits.pick(engine.sessions[seeker.conn].tasks, seeker.queues, seeker.credits, sharing, engine.now)
 
 
 def grant(engine: Engine, seeker: Seeker, rows: NDArray[np.uint32]) -> bytes:
@@ -200,6 +179,9 @@ def grant(engine: Engine, seeker: Seeker, rows: NDArray[np.uint32]) -> bytes:
     timeouts = engine.specs.timeout[fields["spec"]]
     engine.effects.granted.append((seeker.worker, np.ascontiguousarray(fields["token"]), timeouts))
     wires = [state.specs[s] for s in specs.tolist()]
+    if engine.limits.any_rate:
+        for wire, n in zip(wires, np.bincount(index).tolist(), strict=True):
+            engine.limits.spend(wire["queue"], wire["concurrency_key"], n)
     return protocol.encode_ok(seeker.request_id, {
         "n": len(rows), "id": runs.ids(rows), "token": fields["token"].tobytes(), "attempt": fields["attempt"].astype("<u4").tobytes(),
         "scheduled_us": fields["nominal_us"].tobytes(), "missed": fields["missed"].tobytes(), "spec": index.astype("<u4").tobytes(),

@@ -1,0 +1,70 @@
+"""Parts of the state: its small records, and the canonical bytes of definitions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgpack
+
+
+class Line(NamedTuple):
+    """What tells a ready line from the others."""
+
+    queue: str
+    priority: int
+    namespace: str
+    task: str
+    backlog: bool  # what makes up for the past
+    key: str  # concurrency key; empty: none
+
+
+@dataclass(slots=True)
+class Worker:
+    """One process that leases and executes, as the journal knows it."""
+
+    name: str
+    kind: str  # "pool" or "external"
+    generation: int
+    list_id: int
+
+
+@dataclass(slots=True)
+class Key:
+    """A durable idempotency key."""
+
+    run_id: bytes
+    at_us: int
+
+
+@dataclass(slots=True)
+class Meta:
+    """What is not a row."""
+
+    seq: int = 0
+    at_us: int = 0
+    generation: int = 0
+    boot_id: str = ""
+    zone_version: str = ""
+    tokens: int = 0  # granted in this generation
+    folded: int = 0
+    next_worker: int = 1
+    recheck_us: int = -1  # nominal times up to here may have been decided before the clock went back
+    held_us: int = -1  # since when all triggering is held; -1: it isn't
+    hold_note: str = ""
+    steps: list[tuple[int, int]] = field(default_factory=list)  # of the clock back: (rows in history then, new wall time)
+    blocked: dict[tuple[int, int], None] = field(default_factory=dict)  # (job row, nominal): fired already, then the clock went back
+
+
+def spec_bytes(wire: dict[str, Any]) -> bytes:
+    """Canonical bytes of a definition: equal definitions are stored once."""
+    data: bytes = msgpack.packb(ordered(wire), use_bin_type=True)
+    return data
+
+
+def ordered(value: Any) -> Any:
+    """The same with the keys of maps in order."""
+    return {k: ordered(value[k]) for k in sorted(value)} if isinstance(value, dict) else value
+
+
+__all__ = ["Key", "Line", "Meta", "Worker", "ordered", "spec_bytes"]
