@@ -219,8 +219,8 @@ def test_bad_frames_of_a_worker_are_refused(serving):
 
 def test_what_is_not_done_yet_is_refused_by_name(serving):
     ws = serving(workers=0).client()
-    with pytest.raises(UnimplementedError, match="concurrency_key"):
-        ws.put("a", Call("t"), Every("1m"), concurrency_key="eu")
+    with pytest.raises(UnimplementedError, match="heartbeat_timeout"):
+        ws.put("a", Call("t"), Every("1m"), heartbeat_timeout="5s")
     assert list(ws.jobs()) == []
 
 

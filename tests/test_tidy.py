@@ -22,7 +22,7 @@ HOUSE = [
     (1, True, "cron lint tzif zonedata schedule schedules grids calendars jitter ids records protocol checks definition memory_journal ownership"),
     (2, True, "state* engine* reads history turn specs spans due misfire overlap alarms expiry retime changes attempts why occurrences queues"),
     (2, True, "commands workers run_commands admin_commands put apply arguments forecast*"),
-    (3, True, "views views_time views_forecast verbs verbs_time bulk staging"),
+    (3, True, "views views_time views_forecast views_queues verbs verbs_time verbs_queues bulk staging"),
     (3, False, "journal journal_* postgres pool process worker execution external tasks"),
     (3, False, "__init__ client aclient session transport atransport"),
     (4, True, "testing"),
@@ -35,7 +35,7 @@ EXCEPTIONS = {("zonedata", "importlib.resources")}  # it reads the zone files of
 OWNERS = {"lmdb": "journal*", "psycopg": "postgres"}
 BANNED = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "multiprocessing"}
 LIGHT = ["__init__", "client", "aclient", "bulk", "worker", "tasks", "session", "transport", "atransport", "verbs", "verbs_time", "views",
-         "views_time", "views_forecast"]
+         "views_time", "views_forecast", "verbs_queues", "views_queues"]
 HEAVY = ["engine*", "state*", "journal*", "memory_journal", "postgres", "commands", "workers", "reads", "history",
          "server*", "_[a-z]*"]
 NO_CALLS = re.compile(r"(?:open|print|input|(?:.*\.)?date(?:time)?\.(?:now|utcnow|today))$")  # in a pure module

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .staging import Applied
     from .tasks import current_run, task
     from .views import Attempt, JobInfo, PutResults, RunError
+    from .views_queues import QueueInfo
     from .views_time import Backfill, Calendar, Hold, JobChange, TzDiff, Why
 
 __all__ = [
@@ -74,6 +75,7 @@ __all__ = [
     "PayloadError",
     "PermissionDeniedError",
     "PutResults",
+    "QueueInfo",
     "ResourceExhaustedError",
     "Retry",
     "Run",
@@ -103,6 +105,7 @@ _FROM = {
     "schedule": ("At", "Cron", "Every", "Manual"),
     "tasks": ("current_run", "task"),
     "views": ("Attempt", "JobInfo", "PutResults", "RunError"),
+    "views_queues": ("QueueInfo",),
     "views_time": ("Backfill", "Calendar", "Hold", "JobChange", "TzDiff", "Why"),
 }
 _MODULE = {name: module for module, names in _FROM.items() for name in names}

@@ -17,6 +17,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from . import verbs_queues
 from .atransport import AsyncTransport
 from .bulk import put_many_flow
 from .client import RETRY_FOR_S, TIMEOUT_S, WAIT_GRACE_S, clock_offset, default_socket_path, user_name
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from .verbs import Pages
     from .views import JobInfo, PutResults
     from .views_forecast import Forecast
+    from .views_queues import QueueInfo
     from .views_time import Backfill, Calendar, Hold, JobChange, TzDiff, Why
 
 __all__ = ["AsyncClient", "AsyncListing", "AsyncRun"]
@@ -322,6 +324,26 @@ class AsyncClient:
     async def tzdiff(self, *, timeout: Any = None) -> TzDiff:
         """As Client.tzdiff."""
         return await self._do(self._times.tzdiff(), timeout)
+
+    async def queue(self, name: str, *, timeout: Any = None, **settings: Any) -> QueueInfo:
+        """As Client.queue."""
+        return await self._do(verbs_queues.queue_ask(name, settings), timeout)
+
+    async def queues(self, *, timeout: Any = None) -> list[QueueInfo]:
+        """As Client.queues."""
+        return await self._do(verbs_queues.queues_ask(), timeout)
+
+    async def queue_pause(self, name: str, *, timeout: Any = None) -> QueueInfo:
+        """As Client.queue_pause."""
+        return await self._do(verbs_queues.queue_pause(name), timeout)
+
+    async def queue_resume(self, name: str, *, timeout: Any = None) -> QueueInfo:
+        """As Client.queue_resume."""
+        return await self._do(verbs_queues.queue_resume(name), timeout)
+
+    async def queue_purge(self, name: str, *, timeout: Any = None) -> int:
+        """As Client.queue_purge."""
+        return await self._do(verbs_queues.queue_purge(name), timeout)
 
     def _listing(self, pages: Callable[[], Pages[T]], timeout: Any) -> AsyncListing[T]:
         return AsyncListing(lambda ask: self._do(ask, timeout), pages)

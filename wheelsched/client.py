@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from . import verbs_queues
 from .bulk import put_many_flow
 from .errors import NotFoundError, RunTimeout, WheelschedError
 from .transport import Transport, check_path
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from .verbs import Pages
     from .views import JobInfo, PutResults
     from .views_forecast import Forecast
+    from .views_queues import QueueInfo
     from .views_time import Backfill, Calendar, Hold, JobChange, TzDiff, Why
 
 __all__ = ["BaseClient", "Client", "Listing", "Run", "clock_offset", "default_socket_path", "user_name"]
@@ -390,6 +392,30 @@ class BaseClient(ABC):
     def tzdiff(self, *, timeout: Any = None) -> TzDiff:
         """Which jobs' next time the last change of the zone data moved."""
         return self._do(self._times.tzdiff(), timeout)
+
+    def queue(self, name: str, *, timeout: Any = None, **settings: Any) -> QueueInfo:
+        """Set limits of a queue, those that are given (None takes one away), or read it when none is. NotFoundError.
+
+        `concurrency`: runs leased at once; `rate` ("100/s", "5/m") and `burst` (tokens): leases in time; `key_concurrency` (1 unless
+        set) and `key_rate`: the same for each concurrency key. UnimplementedError for `weights`.
+        """
+        return self._do(verbs_queues.queue_ask(name, settings), timeout)
+
+    def queues(self, *, timeout: Any = None) -> list[QueueInfo]:
+        """All queues that have settings or that a definition names."""
+        return self._do(verbs_queues.queues_ask(), timeout)
+
+    def queue_pause(self, name: str, *, timeout: Any = None) -> QueueInfo:
+        """Let no worker have a run of a queue until `queue_resume`; what is leased goes on."""
+        return self._do(verbs_queues.queue_pause(name), timeout)
+
+    def queue_resume(self, name: str, *, timeout: Any = None) -> QueueInfo:
+        """Go on with a queue."""
+        return self._do(verbs_queues.queue_resume(name), timeout)
+
+    def queue_purge(self, name: str, *, timeout: Any = None) -> int:
+        """Cancel all runs of a queue that wait, also for an instant or a retry; what is leased goes on. How many."""
+        return self._do(verbs_queues.queue_purge(name), timeout)
 
     def _listing(self, pages: Callable[[], Pages[T]], timeout: Any) -> Listing[T]:
         return Listing(lambda ask: self._do(ask, timeout), pages)

@@ -132,9 +132,9 @@ class Limits:
     # What may be leased
 
     def _room(self, bucket: Bucket | None, left: int, now_us: int) -> int:
-        """What is left under a limit and its rate; a missing token is waited for."""
+        """What is left under a limit, which may have been lowered, and its rate; a missing token is waited for."""
         if bucket is None or left <= 0:
-            return left
+            return max(0, left)
         tokens = bucket.tokens(now_us)
         if tokens <= 0:
             self.wake_us = min(self.wake_us, bucket.next_us())

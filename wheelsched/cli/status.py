@@ -57,7 +57,10 @@ def _page(s: dict[str, Any]) -> Iterator[str]:
         yield from ("", "lag behind the scheduled time")
         yield from _indented([(n, f"{lag_line(lag)}  ({counted(lag['count'], 'run')})") for n, lag in lags.items()])
     yield from ("", "queues")
-    yield from _indented([(n, f"{number(q['queued'])} queued") for n, q in sorted(s["queues"].items())])
+    yield from _indented([(n, _queue_line(q, paused=n in s.get("paused_queues", ()))) for n, q in sorted(s["queues"].items())])
+    if s.get("held_back"):
+        yield from ("", "held back by limits")
+        yield from _indented([(h["task"], f"waiting: {counted(h['runs'], 'run')}: {clean(h['reason'])}") for h in s["held_back"]])
     yield from ("", "workers")
     yield from _indented([(w["id"], f"{w['kind']}, {number(w['leased'])} leased") for w in s["workers"]])
     if s["unserved_tasks"]:
@@ -70,6 +73,11 @@ def _page(s: dict[str, Any]) -> Iterator[str]:
         ("journal", f"{size(s['journal_bytes'])} in {number(s['commits'])} commits since the start"),
         ("memory", ", ".join(f"{n} {size(v)}" for n, v in used.items())),
     ])
+
+
+def _queue_line(q: dict[str, Any], *, paused: bool) -> str:
+    leased = f", {number(q['leased'])} leased" if q.get("leased") else ""
+    return f"{number(q['queued'])} queued{leased}" + (", PAUSED: `wheelsched queue resume` ends it" if paused else "")
 
 
 def _held(s: dict[str, Any]) -> str:

@@ -1,0 +1,94 @@
+"""`wheelsched queue`: list, set, pause, resume, purge."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .output import number, show_many, show_one
+from .shell import Verbs, shell
+from .status import counted
+from .times import Times
+
+if TYPE_CHECKING:
+    from ..views_queues import QueueInfo
+
+_WORDS = {
+    "concurrency": "concurrency", "rate": "rate", "burst": "burst", "key_concurrency": "key concurrency", "key_rate": "key rate",
+}
+
+
+@click.group(cls=Verbs)
+def queue() -> None:
+    """List queues and what waits in them, set their limits, pause, resume and purge them."""
+
+
+@queue.command("list")
+def list_() -> None:
+    """List the queues."""
+    sh = shell()
+    times = Times("utc")
+
+    def cells(q: QueueInfo) -> list[str]:
+        oldest = "" if q.oldest is None else times.show(q.oldest)
+        return [q.name, "paused" if q.paused else "active", number(q.queued), number(q.leased), oldest, limits(q)]
+
+    heads = ["QUEUE", "STATE", "QUEUED#", "LEASED#", "OLDEST", "LIMITS"]
+    show_many(sh, sh.client.queues(), lambda q: q.to_dict(), heads, cells, empty="no queues")
+
+
+def limits(q: QueueInfo) -> str:
+    """Its limits in words."""
+    return ", ".join(f"{word} {q.settings[key]}" for key, word in _WORDS.items() if key in q.settings) or "none"
+
+
+def _limit(ctx: click.Context, param: click.Parameter, value: str | None) -> int | str | None:
+    """A whole number; `none` takes the limit away."""
+    if value is None or value == "none":
+        return value
+    if not (value.isascii() and value.isdecimal()) or int(value) < 1:
+        raise click.BadParameter(f"{value!r}: a whole number from 1 on is wanted, or none", ctx, param)
+    return int(value)
+
+
+@queue.command("set", epilog="wheelsched queue set mail --concurrency 20 --rate 100/s --key-concurrency 2")
+@click.argument("name")
+@click.option("--concurrency", callback=_limit, metavar="N", help="Runs that are leased at once.")
+@click.option("--rate", metavar="N/D", help="Leases in time: 100/s, 5/m, 10/30s.")
+@click.option("--burst", callback=_limit, metavar="N", help="Leases at once within the rate (a tenth of a second's, at least 1).")
+@click.option("--key-concurrency", callback=_limit, metavar="N", help="Runs of one concurrency key that are leased at once (1).")
+@click.option("--key-rate", metavar="N/D", help="Leases of one concurrency key in time.")
+def set_(name: str, **flags: Any) -> None:
+    """Set limits of a queue; `none` takes one away, those not given stay as they are."""
+    settings = {key: None if value == "none" else value for key, value in flags.items() if value is not None}
+    if not settings:
+        raise click.UsageError("say which: --concurrency, --rate, --burst, --key-concurrency or --key-rate")
+    _show(shell().client.queue(name, **settings))
+
+
+def _show(q: QueueInfo) -> None:
+    state, waiting = "paused" if q.paused else "active", f"{number(q.queued)} queued, {number(q.leased)} leased"
+    show_one(shell(), q.to_dict(), lambda: [f"{q.name}: {state}, limits: {limits(q)}; {waiting}"])
+
+
+@queue.command()
+@click.argument("name")
+def pause(name: str) -> None:
+    """Let no worker have a run of it until it is resumed; what is leased goes on."""
+    _show(shell().client.queue_pause(name))
+
+
+@queue.command()
+@click.argument("name")
+def resume(name: str) -> None:
+    """Go on with it."""
+    _show(shell().client.queue_resume(name))
+
+
+@queue.command()
+@click.argument("name")
+def purge(name: str) -> None:
+    """Cancel all its runs that wait, also for an instant or a retry; what is leased goes on."""
+    count = shell().client.queue_purge(name)
+    show_one(shell(), {"count": count}, lambda: [f"{name}: {counted(count, 'run')} cancelled"])
