@@ -205,6 +205,17 @@ def test_a_rate_of_each_key(b):
     assert sum(starts(b, 10)) == 20
 
 
+def test_buckets_of_keys_are_forgotten_when_full_and_no_sooner(b, monkeypatch):
+    monkeypatch.setattr("wheelsched.queues._BUCKETS_MAX", 3)
+    b.client.queue("q", key_rate="1/s", key_concurrency=100)
+    b.advance(30)
+    for key in "abcdefgh":
+        made(b, 3, queue="q", concurrency_key=key)
+    assert sum(len(b.lease(n=3)) for _ in range(20)) == 8, "one of each key: a bucket that nobody asked for has filled"
+    b.advance(2)
+    assert sum(len(b.lease(n=3)) for _ in range(20)) == 8
+
+
 def test_a_waiting_worker_is_woken_for_a_token(b):
     b.client.queue("q", rate="2/s")
     runs = made(b, 3, queue="q")

@@ -92,6 +92,7 @@ class Limits:
         self._rates: dict[str, Bucket] = {}
         self._key_since: dict[str, int] = {}  # when the key buckets of a queue began to fill
         self._key_rates: dict[tuple[str, str], Bucket] = {}
+        self._key_rates_max = _BUCKETS_MAX
         self._served: dict[int, int] = {}  # line -> number of the last pick that took of it
         self._picks = 0
         self.wake_us = NEVER  # monotonic: when a token comes that somebody waits for
@@ -112,8 +113,9 @@ class Limits:
     def _key_bucket(self, queue: str, key: str, rate: str, mono_us: int) -> Bucket:
         bucket = self._key_rates.get((queue, key))
         if bucket is None:  # one that nobody asked for has filled all the while
-            if len(self._key_rates) >= _BUCKETS_MAX:
+            if len(self._key_rates) >= self._key_rates_max:
                 self._key_rates = {pair: b for pair, b in self._key_rates.items() if b.tokens(mono_us) < b.size}
+                self._key_rates_max = max(_BUCKETS_MAX, 2 * len(self._key_rates))
             bucket = self._key_rates[queue, key] = _bucket(rate, None, self._key_since[queue])
         return bucket
 

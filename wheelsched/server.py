@@ -36,7 +36,9 @@ COMMANDS_MAX: Final = 4_096  # requests of one turn
 AHEAD_MAX: Final = 8  # steps decided ahead of the disk
 ACCEPT_PAUSE_US: Final = US  # after descriptors ran out
 EXIT_CONFIG: Final = 78  # the tasks can't be imported
-_CALMING: Final = frozenset({"hold", "pause", "delete", "cancel", "discard"})  # taken on a full disk too: they need little and stop more
+_CALMING: Final = frozenset({  # taken on a full disk too: they need little and stop more
+    "hold", "pause", "delete", "cancel", "discard", "queue_pause", "queue_purge",
+})
 _LOOKED_UP: Final = frozenset({"run", "runs", "stats", "jobs", "dead"})
 
 
