@@ -207,6 +207,8 @@ def test_a_rate_of_each_key(b):
 
 def test_buckets_of_keys_are_forgotten_when_full_and_no_sooner(b, monkeypatch):
     monkeypatch.setattr("wheelsched.queues._BUCKETS_MAX", 3)
+    b.crash()
+    b.hello()
     b.client.queue("q", key_rate="1/s", key_concurrency=100)
     b.advance(30)
     for key in "abcdefgh":

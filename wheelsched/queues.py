@@ -107,7 +107,9 @@ class Limits:
             if "rate" in new:
                 self._rates[name] = _bucket(new["rate"], new.get("burst"), mono_us)
         if old.get("key_rate") != new.get("key_rate"):
-            self._key_since[name] = mono_us
+            self._key_since.pop(name, None)
+            if "key_rate" in new:
+                self._key_since[name] = mono_us
             self._key_rates = {pair: bucket for pair, bucket in self._key_rates.items() if pair[0] != name}
 
     def _key_bucket(self, queue: str, key: str, rate: str, mono_us: int) -> Bucket:
@@ -119,17 +121,21 @@ class Limits:
             bucket = self._key_rates[queue, key] = _bucket(rate, None, self._key_since[queue])
         return bucket
 
-    def spend(self, queue: str, key: str | None, n: int) -> None:
+    def spend(self, queue: str, key: str | None, n: int, mono_us: int) -> None:
         """So many were leased."""
-        buckets = (self._rates.get(queue), self._key_rates.get((queue, key)) if key else None)
+        buckets = [self._rates.get(queue)]
+        rate = self._state.queues.get(queue, {}).get("key_rate")
+        if key and rate is not None:
+            buckets.append(self._key_bucket(queue, key, rate, mono_us))
         for bucket in buckets:
             if bucket is not None:
+                bucket.tokens(mono_us)
                 bucket.units -= n * bucket.per_us
 
     @property
     def any_rate(self) -> bool:
         """Does a lease cost a token anywhere?"""
-        return bool(self._rates or self._key_rates)
+        return bool(self._rates or self._key_since)
 
     # What may be leased
 

@@ -181,7 +181,7 @@ def grant(engine: Engine, seeker: Seeker, rows: NDArray[np.uint32]) -> bytes:
     wires = [state.specs[s] for s in specs.tolist()]
     if engine.limits.any_rate:
         for wire, n in zip(wires, np.bincount(index).tolist(), strict=True):
-            engine.limits.spend(wire["queue"], wire["concurrency_key"], n)
+            engine.limits.spend(wire["queue"], wire["concurrency_key"], n, engine.now.mono_us)
     return protocol.encode_ok(seeker.request_id, {
         "n": len(rows), "id": runs.ids(rows), "token": fields["token"].tobytes(), "attempt": fields["attempt"].astype("<u4").tobytes(),
         "scheduled_us": fields["nominal_us"].tobytes(), "missed": fields["missed"].tobytes(), "spec": index.astype("<u4").tobytes(),
