@@ -79,7 +79,8 @@ class Alarms:
         engine.record("LATE", {"at": engine.now.wall_us, "run": rows})
         engine.counters["late"] += len(rows)
         for f in engine.state.runs.gather(rows):
-            told = fresh and f["reason"] == Reason.MISFIRE and f["missed"]  # in this turn, by the occurrences that it stands for
+            # told in this turn, by the occurrences that it stands for; one that was given back late is not made in this turn
+            told = fresh and f["created_us"] == engine.now.wall_us and f["reason"] == Reason.MISFIRE and f["missed"]
             if f["trigger"] == Trigger.SCHEDULE and not told:  # an alarm that is late raises no other
                 at = int(f["nominal_us"])
                 self._add(engine, int(f["job"]), int(f["spec"]), "late", 1, at, at)
