@@ -10,6 +10,8 @@ from wheelsched import admin_commands, alarms, commands, due, engine, keeper, mi
 from wheelsched.errors import WheelschedError
 from wheelsched.model import MS, US
 
+pytestmark = pytest.mark.slow
+
 
 def calendar_rows_left_out(patch):
     """The cursor goes past what a calendar excludes, and no row says so."""
