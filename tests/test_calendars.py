@@ -84,6 +84,7 @@ def random_calendar(rng, around):
     return check_calendar(given)
 
 
+@pytest.mark.slow
 def test_against_the_oracle_minute_by_minute():
     """blocked, blocked_until and free_until on a week around a change of the clock, every minute and some odd instants."""
     rng = random.Random(SEED)
@@ -122,6 +123,7 @@ def test_against_the_oracle_minute_by_minute():
                 assert blocked(wire, tz, end - 1) == bool(want[i]), (SEED, wire, t, end)
 
 
+@pytest.mark.slow
 def test_several_calendars_block_together():
     rng = random.Random(SEED + 1)
     for _ in range(150 if LONG else 25):

@@ -154,6 +154,7 @@ def compare(window, text, rule, rng):
     return len(asked)
 
 
+@pytest.mark.slow
 def test_brute_force():
     rng = random.Random(SEED)
     print("seed", SEED)

@@ -131,6 +131,7 @@ def test_executors_die_with_their_supervisor(world):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_a_lease_that_can_not_be_trusted_ends_the_run(world, tmp_path):
     """The server hangs for longer than a lease: user code is ended before another worker could be given the run."""
     note = tmp_path / "note"

@@ -97,6 +97,7 @@ def random_jobs(chooser, n):
     return jobs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_counts_are_those_of_the_schedules(seed):
     chooser = random.Random(seed)

@@ -443,6 +443,7 @@ def test_of_many_servers_exactly_one_opens(tmp_path):
     runner("races", tmp_path, 3, 12)
 
 
+@pytest.mark.slow
 def test_damage_is_refused_or_harmless_never_silent(tmp_path):
     found = runner("mutations", tmp_path, 0, 300)
     assert found["bad"] == [], found

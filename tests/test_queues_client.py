@@ -135,6 +135,7 @@ def test_status_says_what_holds_runs_back(server):
 # A real server
 
 
+@pytest.mark.slow
 def test_limits_hold_over_a_kill_with_a_pool(short_tmp):
     one = Serving(short_tmp, workers=2)
     two = None

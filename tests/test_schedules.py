@@ -263,6 +263,7 @@ def test_counts_are_steps_over_years():
             assert t.count_between(kind, a, 0, after, until, 10**9)[0] == want, (SEED, text, name, rule, after, until)
 
 
+@pytest.mark.slow
 def test_counts_of_unions_are_steps(monkeypatch):
     """The arithmetic, which is else used for large counts only, against the steps of the compiled table."""
     rng = random.Random(SEED + 4)
@@ -347,6 +348,7 @@ def spread(ranges, want):
     return out
 
 
+@pytest.mark.slow
 def test_dropped_wall_times():
     rng = random.Random(SEED + 2)
     print("seed", SEED)

@@ -23,6 +23,7 @@ CHUNKS = 10
 FIRST = int(os.environ.get("WHEELSCHED_SEED") or 0)  # the same in each run; further ones by `python -m tests.sim`
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_seeds(chunk):
     for seed in range(FIRST + chunk * SEEDS // CHUNKS, FIRST + (chunk + 1) * SEEDS // CHUNKS):

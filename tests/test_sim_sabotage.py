@@ -10,8 +10,6 @@ from wheelsched import admin_commands, alarms, commands, due, engine, keeper, mi
 from wheelsched.errors import WheelschedError
 from wheelsched.model import MS, US
 
-pytestmark = pytest.mark.slow
-
 
 def calendar_rows_left_out(patch):
     """The cursor goes past what a calendar excludes, and no row says so."""
@@ -138,30 +136,30 @@ def catch_up_counts_wrong(patch):
     patch.setattr(misfire, "_choose", choose)
 
 
-SABOTAGE = [  # with what the world says to it
-    (calendar_rows_left_out, "(calendar) disappeared"),
-    (zone_changes_left_out, "(dst_"),
-    (jitter_past_the_next, "is spread to"),
-    (backfill_ignores_history, "a second run record"),
-    (superseded_without_a_row, "of the old schedule still waits"),
-    (runs_forgotten_when_the_clock_goes_back, "a second run record"),
-    (hold_leaks, "while all triggering is held"),
-    (delay_counts_from_before_the_end, "completed at"),
-    (pause_after_off_by_one, "did nothing"),
-    (one_more_beside, "active at once"),
-    (one_more_run, "max_runs"),
-    (skip_ignored, "dropped silently"),
-    (late_unmarked, "unmarked"),
-    (nobody_told, "alarms were not raised"),
-    (release_forgets, "disappeared"),
-    (catch_up_counts_wrong, "`missed` and the ledger disagree"),
+SABOTAGE = [  # with what the world says to it, and a seed that has met it: searched from there on
+    (calendar_rows_left_out, "(calendar) disappeared", 10),
+    (zone_changes_left_out, "(dst_", 39),
+    (jitter_past_the_next, "is spread to", 22),
+    (backfill_ignores_history, "a second run record", 81),
+    (superseded_without_a_row, "of the old schedule still waits", 4),
+    (runs_forgotten_when_the_clock_goes_back, "a second run record", 57),
+    (hold_leaks, "while all triggering is held", 2),
+    (delay_counts_from_before_the_end, "completed at", 28),
+    (pause_after_off_by_one, "did nothing", 8),
+    (one_more_beside, "active at once", 1),
+    (one_more_run, "max_runs", 2),
+    (skip_ignored, "dropped silently", 5),
+    (late_unmarked, "unmarked", 31),
+    (nobody_told, "alarms were not raised", 8),
+    (release_forgets, "disappeared", 2),
+    (catch_up_counts_wrong, "`missed` and the ledger disagree", 2),
 ]
 
 
-@pytest.mark.parametrize(("sabotage", "why"), SABOTAGE, ids=[f.__name__ for f, _ in SABOTAGE])
-def test_sabotage_turns_it_red(sabotage, why, monkeypatch):
+@pytest.mark.parametrize(("sabotage", "why", "met"), SABOTAGE, ids=[row[0].__name__ for row in SABOTAGE])
+def test_sabotage_turns_it_red(sabotage, why, met, monkeypatch):
     sabotage(monkeypatch)
-    for seed in range(300):
+    for seed in range(met, met + 300):
         try:
             simulate(seed)
         except WheelschedError as e:
