@@ -14,7 +14,7 @@ from sim_definitions import TASKS
 from sim_judge import Judge
 from sim_oracle import zone_data
 
-from wheelsched import history, protocol, records, state, workers
+from wheelsched import history, protocol, records, sessions, state
 from wheelsched.attempts import unpack_attempts
 from wheelsched.engine import Engine
 from wheelsched.keeper import Keeper
@@ -274,7 +274,7 @@ class World:
         """A pool executor, or an external worker that connects."""
         w = Worker(self.connect(), kind)
         if kind == "pool":
-            w.id = workers.add_worker(self.engine, w.conn, "p", "pool")
+            w.id = sessions.add_worker(self.engine, w.conn, "p", "pool")
         self.workers.append(w)
         self.greet(w)
 

@@ -1,16 +1,19 @@
-"""Arguments of requests, checked; and the memory that makes a repeated request harmless."""
+"""Arguments and columns of requests, checked; and the memory that makes a repeated request harmless."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import msgpack
+import numpy as np
 
 from . import protocol
 from .errors import InvalidArgumentError
 from .model import INSTANT_MAX_US, MS, NEVER, PAYLOAD_MAX
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from .engine import Engine
     from .turn import Incoming
 
@@ -66,3 +69,12 @@ def param_of(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not (value == NEVER or 0 <= value <= INSTANT_MAX_US):
         raise InvalidArgumentError("param_us: microseconds since 1970, up to the year 9999, are wanted")
     return value if value == NEVER else -(-value // MS) * MS
+
+
+def column(args: dict[str, Any], name: str, dtype: str, n: int | None = None) -> NDArray[Any]:
+    """A column of a request as an array. InvalidArgumentError when its size is off."""
+    data = args.get(name)
+    size = np.dtype(dtype).itemsize
+    if not isinstance(data, bytes) or len(data) % size or (n is not None and len(data) != n * size):
+        raise InvalidArgumentError(f"{name}: a bin of {size} bytes a row is wanted")
+    return np.frombuffer(data, dtype).copy()

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from .apply import Staged
     from .cron import Zones
+    from .sessions import Seeker, Session
     from .state import State
 
 NEVER_MS = 2**63 - 1
@@ -77,8 +78,8 @@ class Engine:
         self._pack_history = pack
         self.now = now
         self.server = server
-        self.sessions: dict[int, workers.Session] = {}  # by connection
-        self.seekers: list[workers.Seeker] = []  # lease requests that wait for runs
+        self.sessions: dict[int, Session] = {}  # by connection
+        self.seekers: list[Seeker] = []  # lease requests that wait for runs
         self.waiters: dict[bytes, list[tuple[int, int, int]]] = {}  # run id -> (connection, request id, monotonic deadline)
         self.running: dict[int, int] = {}  # worker -> token whose user code was entered, as last seen; not journaled
         self.gone: dict[int, int] = {}  # external worker without a connection -> monotonic end of its lease

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from . import protocol, reads, workers
+from . import protocol, reads, sessions
 from .clock import Clock, WallTimer
 from .connections import HALF_FRAME_US, Connection, Listener, out_of_descriptors, peer_uid
 from .errors import InternalError, StorageFullError, UnavailableError, WheelschedError
@@ -319,7 +319,7 @@ class Server:
 
     def _spawn(self) -> None:
         self.next_number += 1
-        worker = workers.add_worker(self.engine, self.next_number, f"pool-{self.next_number}", "pool")
+        worker = sessions.add_worker(self.engine, self.next_number, f"pool-{self.next_number}", "pool")
         executor = self.pool.spawn(worker)
         self.workers_ready = self.workers_ready or any(s.kind == "pool" and s.tasks for s in self.engine.sessions.values())
         self._add(Connection(self.next_number, executor.sock, os.geteuid(), trusted=True))

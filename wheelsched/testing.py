@@ -18,7 +18,7 @@ from struct import pack
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from . import history, protocol, reads, workers
+from . import history, protocol, reads, sessions
 from .client import BaseClient, Run
 from .engine import Engine
 from .errors import DeadlineExceededError, InternalError, InvalidArgumentError, NotFoundError, RunTimeout
@@ -216,7 +216,7 @@ class Simulator:
                 engine.lose(WorkerGone(worker, started, Outcome.LOST, "worker lost: the server was ended"))
             else:
                 engine.adopt(worker)
-        workers.add_worker(engine, WORKER, "simulated", "pool")
+        sessions.add_worker(engine, WORKER, "simulated", "pool")
         self.engine = engine
         self._hello(WORKER, role="worker", tasks=self._inline.announced())
         self._hello(CLIENT, role="client")
