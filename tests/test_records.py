@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 from wheelsched import records
 from wheelsched.errors import CorruptJournalError
 
-GOLDEN = Path(__file__).parent / "golden" / "records_v2.bin"
-VERSION_1 = GOLDEN.with_name("records_v1.bin")
-KINDS_1 = 18  # the kinds that version 1 had
+GOLDEN = Path(__file__).parent / "golden" / "records_v3.bin"
+OLDER = {"records_v1.bin": 18, "records_v2.bin": 31}  # how many kinds the versions before had
 RANGES = {"u1": (0, 2**8 - 1), "<u2": (0, 2**16 - 1), "<u4": (0, 2**32 - 1), "<i8": (-(2**63), 2**63 - 1), "<u8": (0, 2**64 - 1)}
 DTYPES = st.sampled_from(sorted(RANGES))
 
@@ -280,8 +279,9 @@ def test_golden_file_is_written_and_read_as_ever():
     read(data, samples())
 
 
-def test_journals_of_version_1_are_read():
-    read(VERSION_1.read_bytes(), samples()[:KINDS_1])
+@pytest.mark.parametrize(("name", "kinds"), OLDER.items())
+def test_journals_of_older_versions_are_read(name, kinds):
+    read(GOLDEN.with_name(name).read_bytes(), samples()[:kinds])
 
 
 def read(data, expected):

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-VERSION: Final = 2
-READABLE: Final = frozenset({1, 2})  # 2 added kinds from RETIME on
+VERSION: Final = 3
+READABLE: Final = frozenset({1, 2, 3})  # 2 added kinds from RETIME on, 3 added kinds from CHECKPOINT on
 _HEADER: Final = struct.Struct("<IIHHQI")
 HEADER_SIZE: Final = _HEADER.size
 _AFTER_CRC: Final = struct.Struct("<HHQI")

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from .memory_journal import Journal
 
-SNAPSHOT_VERSION = 2
-READABLE = frozenset({1, 2})
+SNAPSHOT_VERSION = 3
+READABLE = frozenset({1, 2, 3})
 SKIP = -1  # `to` of an exception: the occurrence is skipped
 AS_EVER = -2  # it is no exception any more
 STEPS_KEPT = 1_000
