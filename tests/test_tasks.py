@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from wheelsched import protocol
+from wheelsched.builtin import NOOP, builtin_tasks
 from wheelsched.definition import check_announced, given_from_api
 from wheelsched.errors import FailedPreconditionError, InvalidArgumentError, PayloadError
 from wheelsched.model import Retry
-from wheelsched.tasks import NOOP, Batch, RunContext, builtin_tasks, current_run, enter_run, load_tasks, task
+from wheelsched.tasks import Batch, RunContext, current_run, enter_run, load_tasks, task
 
 
 @task("mail.send", queue="mail", timeout="10m", retry=Retry(attempts=5, backoff="30s"), priority=0)

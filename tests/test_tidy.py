@@ -23,7 +23,7 @@ HOUSE = [
     (2, True, "state* engine* reads history turn specs spans due misfire overlap alarms expiry retime changes attempts why occurrences queues"),
     (2, True, "commands workers sessions endings beats run_commands admin_commands put apply arguments forecast*"),
     (3, True, "views views_time views_forecast views_queues verbs verbs_time verbs_queues bulk staging"),
-    (3, False, "journal journal_* postgres pool process worker execution external tasks"),
+    (3, False, "journal journal_* postgres pool process worker execution external tasks builtin builtin_*"),
     (3, False, "__init__ client aclient session transport atransport"),
     (4, True, "testing"),
     (4, False, "server* boot clock connections keeper testing_plugin"),

@@ -295,7 +295,7 @@ def test_command_codes(commands):
     text = commands.give("command", "echo hello")
     ended = commands.finish(bad, fine, signalled, missing, text)
     assert ended[0][0] == Outcome.FAILED
-    assert ended[0][3]["type"] == "wheelsched.tasks.CommandFailed"
+    assert ended[0][3]["type"] == "wheelsched.CommandFailed"
     assert (ended[0][3]["message"], ended[0][3]["stdout"]) == ("/bin/sh: exit code 3", b"out\n")
     assert value(ended[1]) == 3
     assert ended[2][3]["message"] == "/bin/sh: killed by signal 9"
@@ -370,7 +370,7 @@ def test_http(make, web):
     assert value(ended[0]) == 201
     assert ended[0][3]["stdout"] == b"answer of /ok"
     assert web.seen[0] == ("/ok", fine.to_bytes(16, "big").hex(), "application/json", "yes", b'{"a": 1}')
-    assert ended[1][3]["type"] == "wheelsched.tasks.HttpFailed"
+    assert ended[1][3]["type"] == "wheelsched.HttpFailed"
     assert "503" in ended[1][3]["message"]
     assert ended[1][3]["stdout"] == b"answer of /bad"
     assert ended[2][3]["type"] == "wheelsched.errors.PayloadError"

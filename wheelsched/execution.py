@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import os
 import select
-import subprocess
 import sys
 import threading
 import time
@@ -22,7 +21,7 @@ import msgpack
 from . import process, protocol
 from .errors import PayloadError
 from .model import ERROR_TEXT_MAX, OUTPUT_MAX, Outcome
-from .tasks import Batch, RunContext, Task, current_run, enter_run
+from .tasks import Batch, RunContext, Task, enter_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -331,21 +330,3 @@ class Runner:
             result.setdefault("traceback", "")
             result |= {"type": "wheelsched.TimedOut", "message": f"timed out after {work.specs[work.spec_of[row]]['timeout_us'] / 1e6:g} s"}
             work.results[row] = result
-
-    # Commands
-
-    def run_command(self, argv: list[str], *, cwd: str | None, env: dict[str, str], user: str | None) -> int:
-        """Run a program in a group of its own that the started file names; its exit code."""
-        words, token = self.words, current_run().token
-        words[process.W_COMMAND] = token  # before there is a child: a later start then looks for its mark
-        try:
-            proc = subprocess.Popen(  # noqa: S603 - no shell; the operator allowed commands
-                argv, cwd=cwd, env={**env, process.MARK: self.file.mark}, user=user, process_group=0, stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
-            )
-            words[process.W_COMMAND_BEGUN] = process.begun_ticks(proc.pid)
-            words[process.W_COMMAND_PGID] = proc.pid
-            return process.supervise(proc, *self.outputs.captures, lambda: self.told_to_end(token), words[process.W_GRACE_US])
-        finally:
-            words[process.W_COMMAND_PGID] = 0
-            words[process.W_COMMAND] = 0

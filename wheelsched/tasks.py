@@ -1,28 +1,23 @@
 """Tasks: `@task` marks a function and keeps no registry; `current_run` is what user code sees of its run.
 
-Importing this needs no server and no connection. `command` and `http`, the built-in tasks, are off until allowed.
+Importing this needs no server and no connection. The built-in tasks are in `builtin`.
 """
 
 from __future__ import annotations
 
-import os
 from contextvars import ContextVar
-from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from . import protocol
 from .errors import FailedPreconditionError, InvalidArgumentError, PayloadError
-from .model import PRIORITY_MAX, US, Call, Retry, display_name, parse_duration, parse_task_name, to_datetime
+from .model import PRIORITY_MAX, Call, Retry, display_name, parse_duration, parse_task_name, to_datetime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import datetime
 
 ATTRIBUTE: Final = "__wheelsched_task__"
-NOOP: Final = "wheelsched.noop"
-HTTP_BODY_MAX: Final = 16 * 1024  # bytes of a response kept as the run's output
-_ENVIRONMENT: Final = ("PATH", "HOME", "LANG", "LANGUAGE", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -283,82 +278,3 @@ def current_run() -> RunContext:
     if entered is None:
         raise FailedPreconditionError("current_run: this code is not part of a run; a worker calls it inside one")
     return RunContext(*entered)
-
-
-# Built-in tasks
-
-
-def noop(*_: Any) -> None:
-    """Do nothing, with any arguments; for benchmarks."""
-
-
-class CommandFailed(Exception):  # noqa: N818 - a name that reads well in a run's error
-    """A command ended with a code that is not among its success codes, or by a signal."""
-
-
-class HttpFailed(Exception):  # noqa: N818 - a name that reads well in a run's error
-    """A response that is not 2xx."""
-
-
-def identity(run: RunContext) -> dict[str, str]:
-    """What a command learns of its run, as environment variables."""
-    return {
-        "WHEELSCHED_RUN_ID": run.id, "WHEELSCHED_JOB": run.job, "WHEELSCHED_SCHEDULED_AT": run.scheduled_at.isoformat(),
-        "WHEELSCHED_ATTEMPT": str(run.attempt), "WHEELSCHED_TOKEN": str(run.token),
-    }
-
-
-def command(
-    executor: Any, argv: list[str], cwd: str | None = None, env: dict[str, str] | None = None, user: str | None = None,
-    success_codes: Iterable[int] = (0,),
-) -> int:
-    """Run a program without a shell, in a process group of its own; its exit code. CommandFailed for other codes.
-
-    The environment is an allow-list, `env` and WHEELSCHED_RUN_ID, _JOB, _SCHEDULED_AT, _ATTEMPT, _TOKEN.
-    """
-    if not isinstance(argv, list) or not argv or not all(isinstance(a, str) for a in argv):
-        raise PayloadError("command: argv is a list of texts, such as ['backup', '--all']; there is no shell")
-    run = current_run()
-    passed = {k: v for k, v in os.environ.items() if k in _ENVIRONMENT or k.startswith("LC_")}
-    code = executor.run_command(argv, cwd=cwd, env={**passed, **(env or {}), **identity(run)}, user=user)
-    if code not in success_codes:
-        raise CommandFailed(f"{argv[0]}: killed by signal {-code}" if code < 0 else f"{argv[0]}: exit code {code}")
-    return int(code)
-
-
-def http(method: str, url: str, json: Any = None, body: bytes | str | None = None, headers: dict[str, str] | None = None) -> int:
-    """Send one request; the status. HttpFailed for anything but 2xx. `Idempotency-Key` is the run id.
-
-    The response's first 16 KiB become the run's stdout. Redirects are followed as urllib does.
-    """
-    import sys  # noqa: PLC0415 - with the rest of what this task alone needs
-    import urllib.error  # noqa: PLC0415
-    import urllib.request  # noqa: PLC0415
-    from json import dumps  # noqa: PLC0415
-
-    if not url.startswith(("http://", "https://")):
-        raise PayloadError(f"http: {url[:200]!r} is no http:// or https:// address")
-    run = current_run()
-    sent = {"Idempotency-Key": run.id, **(headers or {})}
-    data = body.encode() if isinstance(body, str) else body
-    if json is not None:
-        data = dumps(json).encode()
-        sent.setdefault("Content-Type", "application/json")
-    request = urllib.request.Request(url, data=data, headers=sent, method=method.upper())  # noqa: S310 - checked above
-    try:
-        with urllib.request.urlopen(request, timeout=max(run.timeout_us, 1) / US) as response:  # noqa: S310
-            sys.stdout.buffer.write(response.read(HTTP_BODY_MAX))
-            return int(response.status)
-    except urllib.error.HTTPError as e:
-        sys.stdout.buffer.write(e.read(HTTP_BODY_MAX))
-        raise HttpFailed(f"{method.upper()} {url}: {e.code} {e.reason}") from None
-
-
-def builtin_tasks(executor: Any, *, allow_commands: bool, allow_http: bool) -> dict[str, Task]:
-    """The tasks that every worker has, and those that the operator allowed."""
-    found = {NOOP: Task(NOOP, noop, {})}
-    if allow_commands:
-        found["command"] = Task("command", partial(command, executor), {})
-    if allow_http:
-        found["http"] = Task("http", http, {})
-    return found

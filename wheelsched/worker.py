@@ -24,10 +24,11 @@ from importlib import import_module
 from typing import Any, Final
 
 from . import process, protocol
+from .builtin import builtin_tasks
 from .errors import WheelschedError
 from .execution import Outputs, Runner, Work
 from .model import NEVER, Outcome
-from .tasks import builtin_tasks, enter_run, load_tasks
+from .tasks import enter_run, load_tasks
 
 EXIT_IMPORT: Final = 3
 EXIT_REFUSED: Final = 4
