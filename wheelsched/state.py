@@ -10,10 +10,9 @@ from collections import OrderedDict
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-import msgpack
 import numpy as np
 
-from . import changes
+from . import changes, state_snapshot
 from ._jobs import JobTable
 from ._runs import FINISHED, RunTable
 from .attempts import pack_attempt
@@ -21,8 +20,8 @@ from .changes import NO_SPEC, Changes
 from .errors import CorruptJournalError
 from .ids import job_key
 from .model import TRANSITIONS, Disposition, Event, JobState, RunState, Trigger, to_datetime
-from .records import decode, decode_fields, encode_fields
-from .state_parts import Key, Line, Meta, Worker, ordered, spec_bytes
+from .records import decode
+from .state_parts import Key, Line, Meta, Worker, spec_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 
     from .memory_journal import Journal
 
-SNAPSHOT_VERSION = 3
-READABLE = frozenset({1, 2, 3})
 SKIP = -1  # `to` of an exception: the occurrence is skipped
 AS_EVER = -2  # it is no exception any more
 STEPS_KEPT = 1_000
@@ -92,9 +89,10 @@ class State:
         self.meta.tokens = 0
 
     def _spec(self, f: dict[str, Any]) -> None:
-        self._add_spec(f["id"], f["wire"])
+        self.add_spec(f["id"], f["wire"])
 
-    def _add_spec(self, spec: int, wire: dict[str, Any]) -> None:
+    def add_spec(self, spec: int, wire: dict[str, Any]) -> None:
+        """Number one definition."""
         assert spec == len(self.specs)
         self.specs[spec] = wire
         self.spec_ids[spec_bytes(wire)] = spec
@@ -354,37 +352,9 @@ class State:
         row = int(self.runs.find(run_id)[0])
         return None if row == 0xFFFFFFFF else row
 
-    def _small(self) -> bytes:
-        m = self.meta
-        data: bytes = msgpack.packb(
-            {
-                "version": SNAPSHOT_VERSION,
-                "meta": [m.seq, m.at_us, m.generation, m.boot_id, m.zone_version, m.tokens, m.folded, m.next_worker, m.recheck_us],
-                "hold": [m.held_us, m.hold_note],
-                "steps": m.steps,
-                "exceptions": sorted([*pair, to] for pair, to in self.exceptions.items()),
-                "calendars": sorted(self.calendars.items()),
-                "queues": [[name, ordered(settings)] for name, settings in sorted(self.queues.items())],
-                "zones": sorted(self.zones.items()),
-                "tzdiff": encode_fields(self.tzdiff) if self.tzdiff else b"",
-                "changes": [entry.to_plain() for entry in self.changes],
-                "blocked": sorted(m.blocked),
-                "order": self.runs.order,
-                "specs": [self.specs[i] for i in range(len(self.specs))],
-                "workers": [[i, w.name, w.kind, w.generation] for i, w in sorted(self.workers.items())],
-                "announced": [[task, ordered(options)] for task, options in sorted(self.announced.items())],
-                "notes": sorted(self.notes.items()),
-                "pauses": sorted(self.pauses.items()),
-                "keys": [[k, v.run_id, v.at_us] for k, v in sorted(self.keys.items())],
-                "replies": [[rid, at, reply] for rid, (at, reply) in self.replies.items()],
-            },
-            use_bin_type=True,
-        )
-        return data
-
     def digest(self) -> str:
         """Hex digest of everything that a replay must reproduce."""
-        h = blake2b(self._small(), digest_size=16)
+        h = blake2b(state_snapshot.small(self), digest_size=16)
         for table in (self.jobs, self.runs):
             for chunk in range(table.chunk_total):
                 h.update(table.dump(chunk))
@@ -395,61 +365,16 @@ class State:
         self.jobs.check()
         self.runs.check()
 
-    # Snapshots
-
     def copy(self, step_bytes: int) -> Iterator[list[bytes]]:
         """Snapshot of this instant, in pieces of about `step_bytes`; state may go on changing between the pieces."""
-        small = self._small()
-        self.jobs.copy_begin()
-        self.runs.copy_begin()
-
-        def pieces() -> Iterator[list[bytes]]:
-            yield [b"S" + small]
-            for mark, table in ((b"J", self.jobs), (b"R", self.runs)):
-                while chunks := table.copy_next(step_bytes):
-                    yield [mark + chunk.to_bytes(4, "little") + data for chunk, data in chunks]
-
-        return pieces()
+        return state_snapshot.copy(self, step_bytes)
 
     @classmethod
     def load(cls, pieces: Iterator[bytes]) -> State:
         """The state of a snapshot. CorruptJournalError when it doesn't fit together."""
         state = cls()
-        try:
-            first = next(pieces)
-            small = msgpack.unpackb(first[1:], raw=False, strict_map_key=True)
-            if first[:1] != b"S" or small["version"] not in READABLE:
-                raise CorruptJournalError(f"snapshot of version {small.get('version')}; this program reads up to {SNAPSHOT_VERSION}")
-            state._load_small(small)
-            for piece in pieces:
-                load = {b"J": state.jobs.load, b"R": state.runs.load}[piece[:1]]
-                load(int.from_bytes(piece[1:5], "little"), piece[5:])
-        except (StopIteration, ValueError, KeyError, TypeError) as e:
-            raise CorruptJournalError(f"the snapshot is damaged: {type(e).__name__}: {e}") from e
-        state.runs.order = small["order"]
-        state.runs.rebuild({i: w.list_id for i, w in state.workers.items()})
+        state_snapshot.load(state, pieces)
         return state
-
-    def _load_small(self, small: dict[str, Any]) -> None:
-        m = self.meta
-        m.seq, m.at_us, m.generation, m.boot_id, m.zone_version, m.tokens, m.folded, m.next_worker, m.recheck_us = small["meta"]
-        m.blocked = dict.fromkeys((job, at) for job, at in small["blocked"])
-        for spec, wire in enumerate(small["specs"]):
-            self._add_spec(spec, wire)
-        for i, name, kind, generation in small["workers"]:
-            self.workers[i] = Worker(name, kind, generation, self.runs.new_list())
-        if small["version"] > 1:
-            m.held_us, m.hold_note = small["hold"]
-            m.steps = [(folded, at) for folded, at in small["steps"]]
-            self.exceptions = {(job, at): to for job, at, to in small["exceptions"]}
-            self.calendars, self.zones = dict(small["calendars"]), dict(small["zones"])
-            self.tzdiff = decode_fields(small["tzdiff"]) if small["tzdiff"] else {}
-            self.queues, self.pauses = dict(small["queues"]), dict(small["pauses"])
-            self.changes = [Changes.from_plain(entry) for entry in small["changes"]]
-        self.announced = dict(small["announced"])
-        self.notes = dict(small["notes"])
-        self.keys = {k: Key(run_id, at) for k, run_id, at in small["keys"]}
-        self.replies = OrderedDict((rid, (at, reply)) for rid, at, reply in small["replies"])
 
 
 def recover(journal: Journal) -> State:
