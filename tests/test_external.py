@@ -131,7 +131,6 @@ def test_executors_die_with_their_supervisor(world):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_a_lease_that_can_not_be_trusted_ends_the_run(world, tmp_path):
     """The server hangs for longer than a lease: user code is ended before another worker could be given the run."""
     note = tmp_path / "note"
@@ -145,3 +144,20 @@ def test_a_lease_that_can_not_be_trusted_ends_the_run(world, tmp_path):
             world.server.send_signal(signal.SIGCONT)
         wait_for(lambda: ws.run(run.id).state == "dead", "the end of the run")
         assert [a.outcome for a in ws.run(run.id).attempts] == ["lost"]
+
+
+@pytest.mark.slow
+def test_a_supervisor_that_was_frozen_for_longer_than_its_lease_goes_on(world, tmp_path):
+    note = tmp_path / "note"
+    with Client(world.socket) as ws:
+        run = ws.enqueue(Call("t.sleep", 1000, str(note)), retry=wheelsched.Retry(attempts=1))
+        wait_for(note.exists, "the start of the run")
+        world.worker.send_signal(signal.SIGSTOP)
+        try:
+            wait_for(lambda: ws.run(run.id).state == "dead", "the end of the lease", 20)
+        finally:
+            world.worker.send_signal(signal.SIGCONT)
+        wait_for(lambda: not alive(int(note.read_text())), "the end of user code")
+        assert ws.enqueue(Call("t.add", 1)).result(timeout=30) == 2
+        assert [a.outcome for a in ws.run(run.id).attempts] == ["lost"]
+        assert world.worker.poll() is None

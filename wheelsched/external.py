@@ -309,7 +309,11 @@ class Supervisor:
     def _from_server(self, slot: Slot, reply: protocol.Reply) -> None:
         sent = slot.unanswered.pop(reply.id)
         if reply.error is not None:
-            raise reply.error
+            if reply.error.code != "failed_precondition" or sent.verb == "hello" or slot.up is None:
+                raise reply.error
+            slot.unanswered[reply.id] = sent  # silent for so long that it counts as gone: hello again, and this once more
+            slot.up.close()
+            return
         result = reply.result
         alive = sent.executor == slot.executor.worker and slot.down.open
         if sent.verb == "hello":

@@ -3,8 +3,8 @@
 Transport: a stream Unix socket (the pool's executors: a socketpair). Version 1.
 
 Frame: 4 bytes big-endian length of the body, then the body, one MessagePack array. A request's body is at most
-`FRAME_MAX` bytes, a reply's at most `REPLY_MAX`. Text is UTF-8. Map keys are text. Nesting deeper than 500 levels, arrays
-over `ITEMS_MAX` and extension types other than the timestamp in payloads are refused.
+1 MiB, a reply's at most 64 MiB. Text is UTF-8. Map keys are text. Nesting deeper than 500 levels, arrays and maps of
+over 100,000 items and extension types other than the timestamp in payloads are refused.
 
     request   [id, verb, args]            id: positive int64, chosen by the client, echoed; args: a map
     reply     [id, "ok", result]   or   [id, "error", {"code", "message", "detail"}]
@@ -124,7 +124,8 @@ Workers:
                id (16 bytes a row), token (i64), attempt (u32), scheduled_us (i64), missed (u32), spec (u32: row of `specs`),
                specs [{task, timeout_us, queue}], job (bin, names joined) with job_end (u32 column of ends), payload (bin, joined)
                with payload_end (u32), last_result (sparse), checkpoint (sparse), lease_us
-               Rows come in token order. n = 0: the wait is over, or with "stop": true, this worker shall end.
+               Rows come in token order. n = 0: the wait is over, or with "stop": true, the server is stopping: ask no more on this
+               connection. credits: the most rows of this answer, so no more than the worker has room for.
     finish     id, token (i64), outcome (u8), started_us (i64), ended_us (i64), result (sparse)
                -> verdict (u8 column: 1 accepted, 2 stale)
                outcome: 1 succeeded 2 failed 3 timed_out 4 lost 5 interrupted 6 cancelled 7 not_started (handed back, no attempt spent)
@@ -133,6 +134,23 @@ Workers:
 The token is the fencing token of the lease. A completion counts only for the (run id, token) that holds the lease; any other is
 `stale`; the same completion sent again is answered as the first was. A worker executes the rows of a batch in token order unless it
 has several executors.
+
+The life of a worker. It connects, says `hello` with version 1 and tasks {name: options} (options: {}, or queue, timeout_us, retry,
+priority, for those who enqueue the task without them), asks with `lease` for as many runs as it has room for, one request at a time,
+and executes them. From the moment it enters user code it measures `timeout_us` itself, and ends the run then (outcome 3).
+Every `heartbeat_us`, idle or busy, it sends `heartbeat` with all runs that it holds: that renews its leases, which else end after
+`lease_us`. started is 1 for a run whose user code was entered; progress has only the texts that changed. A row of `cancel` shall be
+ended and reported with outcome 6 (it comes again in each answer until it is); the lease of a row of `stale` is lost: end it, what it
+reports is refused. `finish` comes at once or collected, in any order, in frames of at most 1 MiB. started_us and ended_us are the
+worker's clock plus `clock_offset_us`, or 0 when user code was not entered. A result is as in a run, each key optional: {value} after
+success, {type, message, traceback} after failure, stdout and stderr with either; each is at most 64 KiB, all together 208 KiB.
+Connection lost: connect again, say hello, beat with what is held, and send every `finish` that was not answered once more. The
+leases go on meanwhile for `lease_us`, also when the server was started anew; that the worker has another id now does not matter.
+Errors: `failed_precondition` ("say hello") means that the worker was silent for so long that it counts as gone: it says hello again, on
+this connection or a new one, and goes on as after a lost connection. `unavailable`, `storage_full`, `resource_exhausted`: the same again,
+later. Any other code is a fault of the worker.
+Orderly end: finish the runs that were entered, hand back the others with outcome 7 (also those that come with a `lease` that was
+still to be answered, so its wait is best short), wait for the verdicts, close.
 """
 
 from __future__ import annotations
