@@ -39,6 +39,7 @@ cdef enum:
     CANCEL_ASKED = 1
     DISCARDED = 2
     LATE = 4
+    TOLD = 64
 
 
 cdef packed struct Run:
@@ -72,7 +73,7 @@ cdef packed struct Run:
     uint8_t trigger      # model.Trigger
     uint8_t reason       # model.Reason
     uint8_t disposition  # model.Disposition
-    uint8_t flags        # CANCEL_ASKED, DISCARDED, LATE
+    uint8_t flags        # CANCEL_ASKED, DISCARDED, LATE, TOLD (of a dead letter: its hooks were called)
     uint16_t unused
 
 cdef struct List:

@@ -43,8 +43,8 @@ class RunTable(RunRows):
         """Scheduled runs get another instant."""
     def expire(self, slots: NDArray[np.uint32], at: int) -> None:
         """Runs that were not started by their deadline are cancelled."""
-    def mark_late(self, slots: NDArray[np.uint32]) -> None:
-        """Runs that were not started in time."""
+    def mark(self, slots: NDArray[np.uint32], flag: int) -> None:
+        """Runs that were not started in time, or whose hooks were called."""
     def withdraw(self, slots: NDArray[np.uint32], until: NDArray[np.int64], count: NDArray[np.uint32]) -> None:
         """Ledger rows beyond a clock that went back: shortened, or (count 0) taken away."""
     def fold(self, count: int) -> None:

@@ -8,8 +8,8 @@ from wheelsched._jobs cimport Job
 from wheelsched._rows cimport NONE, Blob, blob_bytes, blob_data, blob_drop, blob_from, blob_share
 from wheelsched._runrows cimport (
     BY_BACKFILL, BY_SCHEDULE, CANCEL, CANCEL_ASKED, DEAD, DEAD_LIST, DISCARD, DISCARDED, DUE, EXPIRED, FINISHED_LIST, FIRED, FIRST_LIST,
-    GIVE_BACK, GRANT, LATE, LEASED, MOVED, OVERLAP, QUEUED, REDRIVE, RETRY_WAIT, SCHEDULED, SKIPPED, SUCCEEDED, SUPERSEDE, List, Run,
-    RunRows, blob_of, is_waiting,
+    GIVE_BACK, GRANT, LATE, LEASED, MOVED, OVERLAP, QUEUED, REDRIVE, RETRY_WAIT, SCHEDULED, SKIPPED, SUCCEEDED, SUPERSEDE, TOLD, List,
+    Run, RunRows, blob_of, is_waiting,
 )
 
 import numpy as np
@@ -312,14 +312,15 @@ cdef class RunTable(RunRows):
             self.run(slots[i]).ended_us = at
             self.settle(slots[i])
 
-    def mark_late(self, const uint32_t[::1] slots):
-        """Runs that were not started in time."""
+    def mark(self, const uint32_t[::1] slots, uint8_t flag):
+        """Runs that were not started in time (LATE), or whose hooks were called (TOLD)."""
+        assert flag == LATE or flag == TOLD
         cdef Py_ssize_t i
         for i in range(slots.shape[0]):
             assert self.live(slots[i])
         for i in range(slots.shape[0]):
             self.touch(slots[i])
-            self.run(slots[i]).flags |= LATE
+            self.run(slots[i]).flags |= flag
 
     def withdraw(self, const uint32_t[::1] slots, const int64_t[::1] until, const uint32_t[::1] count):
         """Ledger rows beyond a clock that went back: shortened, or (count 0) taken away."""

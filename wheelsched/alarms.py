@@ -11,13 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import msgpack
 import numpy as np
 
-from . import records
+from . import chains
 from ._wheel import Wheel
-from .ids import other_run_id
-from .model import MS, NEVER, Disposition, JobState, Reason, RunState, Trigger, display_name
+from .model import MS, NEVER, Disposition, Reason, RunState, Trigger, display_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -113,38 +111,13 @@ class Alarms:
     def tell(self, engine: Engine) -> None:
         """Trigger the jobs that are to know. One that is not there (any more) is counted as untold."""
         causes, self._causes = self._causes, {}
-        for (target, _), cause in causes.items():
-            row = engine.state.find_job(target.encode())
-            if row is None or engine.state.jobs.gather(np.array([row], np.uint32))["state"][0] == JobState.DELETED:
-                engine.counters["untold"] += 1
-            else:
-                _trigger(engine, row, target.encode(), cause)
+        plain = [(target, {field: getattr(cause, field) for field in Cause.__slots__}) for (target, _), cause in causes.items()]
+        chains.trigger(engine, plain)
 
 
 def not_started(fields: Any) -> NDArray[np.bool_]:
     """Which runs no worker has had yet."""
     return np.asarray((fields["state"] <= RunState.QUEUED) & (fields["attempt"] == 0), np.bool_)
-
-
-def _trigger(engine: Engine, row: int, name: bytes, cause: Cause) -> None:
-    spec = engine.state.jobs.gather(np.array([row], np.uint32))["spec"]
-    headers = {"cause": {field: getattr(cause, field) for field in Cause.__slots__}}
-    now = engine.now.wall_us
-    rows = engine.record("ENQUEUE", {
-        "at": now, "uid": 0, "job": np.array([row], np.uint32), "id": other_run_id(name, now, engine.state.meta.seq + 1, 0),
-        "spec": spec.copy(), "trigger": np.array([Trigger.CHAIN], np.uint8), "nominal": np.array([now], np.int64),
-        "due": np.array([now], np.int64), "state": np.array([RunState.QUEUED], np.uint8),
-        "payload": records.Blobs([_with_headers(engine.state.jobs.payload(row), headers)]), "key": [],
-    })
-    engine.counters["created"] += 1
-    engine.watch(rows)
-
-
-def _with_headers(payload: bytes, headers: dict[str, Any]) -> bytes:
-    """[args, kwargs] with headers as a third element: the first byte of the array tells its length."""
-    assert payload[:1] == b"\x92", "a job's payload is an array of two"
-    packed: bytes = msgpack.packb(headers, use_bin_type=True)
-    return b"\x93" + payload[1:] + packed
 
 
 __all__ = ["Alarms", "Cause", "not_started"]

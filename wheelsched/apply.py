@@ -18,10 +18,23 @@ from . import protocol
 from .admin_commands import put_calendar
 from .arguments import done, whole
 from .calendars import Calendar, check_calendar
+from .chains import cycle_text, find_cycle, targets_of
 from .checks import check_name
 from .errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError, WheelschedError
 from .ids import job_key
-from .model import CALENDARS_MAX, FRAME_JOBS_MAX, INSTANT_MAX_US, MS, NEVER, NOTE_MAX, PAYLOAD_MAX, JobState, display_name, parse_job_name
+from .model import (
+    CALENDARS_MAX,
+    FRAME_JOBS_MAX,
+    HOOKS,
+    INSTANT_MAX_US,
+    MS,
+    NEVER,
+    NOTE_MAX,
+    PAYLOAD_MAX,
+    JobState,
+    display_name,
+    parse_job_name,
+)
 from .put import (
     CREATED,
     OUTSIDE,
@@ -224,6 +237,8 @@ def _checked(engine: Engine, batch: Staged, calendars: dict[str, Any], *, decide
         good, keys = _resolve(engine, frame, wires, found, {row for row, _ in found}, calendars, together)
         faults += found
         plans.append(_plan(engine, frame.only(good), keys, [wires[key] for key in keys], decide=decide, faults=faults))
+    if any(hook in wire for wire in wires.values() for hook in HOOKS):
+        faults += _cycles(engine, plans)
     fresh = sum(key not in engine.state.spec_ids for key in wires)
     if len(engine.state.specs) + fresh > SPECS_MAX:
         raise ResourceExhaustedError(f"{SPECS_MAX:,} different definitions are stored at most; use fewer distinct schedules and policies")
@@ -233,6 +248,16 @@ def _checked(engine: Engine, batch: Staged, calendars: dict[str, Any], *, decide
             f"job {faults[0][0]}: {faults[0][1]}{more} (nothing was changed)", jobs=sorted(faults)[:FAULTS_MAX], faults=len(faults)
         )
     return plans, {name for plan in plans for name in plan.names}
+
+
+def _cycles(engine: Engine, plans: list[Plan]) -> list[list[Any]]:
+    """The fault of a cycle of hooks that these jobs would close."""
+    coming = {name.decode(): targets_of(wire) for plan in plans for name, wire in zip(plan.names, plan.wires, strict=True)}
+    cycle = find_cycle(engine, coming)
+    if not cycle:
+        return []
+    rows = {name: row for plan in plans for name, row in zip(plan.names, plan.frame.rows, strict=True)}
+    return [[rows[cycle[0].encode()], cycle_text(cycle)]]
 
 
 def _fault_of(frame: Frame, i: int, seen: dict[str, int]) -> list[Any] | None:

@@ -192,7 +192,7 @@ def _calendars(value: Any, what: str) -> list[str]:
     return sorted({check_name(name, what) for name in value})
 
 
-def _on_missed(value: Any, what: str) -> str:
+def _target(value: Any, what: str) -> str:
     name = parse_job_name(value)
     if name.partition("/")[2].startswith("~"):
         raise InvalidArgumentError(f"{what}: {name[:120]} is reserved for enqueued runs; name a job that was put")
@@ -222,7 +222,10 @@ CHECKS: Final[dict[str, Callable[[Any, str], Any]]] = {
     "heartbeat_timeout_us": _duration,
     "pause_after": _pause_after,
     "late_after_us": _duration,
-    "on_missed": _on_missed,
+    "on_missed": _target,
+    "on_success": _target,
+    "on_failure": _target,
+    "on_dead": _target,
 }
 
 

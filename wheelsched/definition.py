@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .checks import CHECKS, check_instant, check_together, check_union_size, fields
 from .errors import InvalidArgumentError, ScheduleError, UnimplementedError
-from .model import NEVER, US, Catchup, Overlap, Retry, parse_duration, parse_instant
+from .model import HOOKS, NEVER, US, Catchup, Overlap, Retry, parse_duration, parse_instant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,7 +36,7 @@ UNIMPLEMENTED: Final = frozenset({"heartbeat_timeout"})
 _RECURRING: Final = (
     "overlap", "catchup", "start_us", "end_us", "max_runs", "jitter", "calendar", "pause_after", "late_after_us", "on_missed",
 )
-_WHEN_SET: Final = ("jitter", "calendar", "pause_after", "late_after_us", "on_missed")  # in a spec only then
+_WHEN_SET: Final = ("jitter", "calendar", "pause_after", "late_after_us", "on_missed", *HOOKS)  # in a spec only then
 _NO_JITTER: Final = ({"us": 0}, {"percent": 0.0})
 _PUT_ONLY: Final = ("note", "paused", "version")
 
@@ -118,6 +118,9 @@ POLICIES: Final[dict[str, tuple[str, Callable[[Any, str], Any]]]] = {
     "pause_after": ("pause_after", _same),
     "late_after": ("late_after_us", parse_duration),
     "on_missed": ("on_missed", _same),
+    "on_success": ("on_success", _same),
+    "on_failure": ("on_failure", _same),
+    "on_dead": ("on_dead", _same),
 }
 _API_NAMES: Final = {key: name for name, (key, _) in POLICIES.items()}
 _OPTIONS: Final = ("queue", "timeout", "retry", "priority")  # what a decorator may give
@@ -228,7 +231,8 @@ def resolve(given: Mapping[str, Any], announced: Mapping[str, Any] | None) -> di
     Keys: task, schedule ({"kind": "at"} for an enqueue), queue, priority, timeout_us, retry {attempts, backoff_us,
     factor, cap_us, not_on}, overlap {policy, max}, catchup {policy, window_us, max}, start_us, end_us, max_runs,
     expires_after_us, concurrency_key. None: no such bound. Only when they were given: jitter {us} or {percent},
-    calendar [names], pause_after, late_after_us, on_missed (full job name); so what was resolved before stays equal.
+    calendar [names], pause_after, late_after_us, on_missed, on_success, on_failure, on_dead (full job names); so
+    what was resolved before stays equal.
     """
     spec: dict[str, Any] = {"task": given["task"], "schedule": dict(given.get("schedule") or {"kind": "at"})}
     for key, house in _HOUSE.items():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack
 import numpy as np
 
-from . import protocol
+from . import chains, protocol
 from .arguments import column
 from .errors import InvalidArgumentError
 from .misfire import skip_unattended
@@ -114,6 +114,8 @@ def end_attempts(engine: Engine, rows: NDArray[np.uint32], outcome: NDArray[np.u
     timed = take & (started > 0) & (ended >= started)
     if timed.any():
         _measure(engine, fields["spec"][timed], (ended - started)[timed])
+    if engine.specs.any_hooked:
+        chains.ended(engine, rows[take & ~retry])
     if (event == Event.EXHAUST).any():
         _pause_failing(engine, fields["job"][event == Event.EXHAUST])
     engine.turn_of(rows[take])

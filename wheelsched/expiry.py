@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from . import chains
 from ._wheel import Wheel
 from .alarms import not_started
 from .model import MS, NEVER, Disposition, Trigger
@@ -49,6 +50,8 @@ class Expiry:
             engine.record("EXPIRE", {"at": engine.now.wall_us, "run": rows})
             engine.counters["expired"] += len(rows)
             engine.alarms.expired(engine, rows)
+            if engine.specs.any_hooked:
+                chains.ended(engine, rows)
             engine.turn_of(rows)
             engine.end_waits(rows)
 

@@ -175,6 +175,7 @@ class Reason(IntEnum):
     EXPIRED = 12  # of a run: it was not started by its deadline
 
 
+HOOKS: Final = ("on_success", "on_failure", "on_dead")  # names of jobs to trigger when a run ends
 OVERLAPS: Final = ("skip", "allow", "buffer_one", "buffer_latest", "buffer_all", "cancel_other", "kill_other")
 CATCHUPS: Final = ("latest", "earliest", "all", "skip")
 

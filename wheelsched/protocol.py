@@ -22,7 +22,9 @@ Run ids are 16 bytes in columns and 32 hex digits in results. A payload is a bin
 [args, kwargs, headers], with None, bool, int64, float, text, bin, list, map with text keys and the timestamp extension (-1) for
 aware datetimes. `headers` is a map; left out when empty. A run that an `on_missed` made has in it {"cause": {job, jobs, reason ("missed"
 or "late"), from_us, until_us, count}}: a job's name, the first of so many; how many occurrences, from the first to the last nominal time,
-were not run or started late.
+were not run or started late. One that `on_success`, `on_failure` or `on_dead` made has {"cause": {reason ("success", "failure" or "dead"),
+job, run_id (text), value, error}}: the run that ended, the `value` of its result (a bin or nil; over 8 KiB it is left out, with its size as
+value_left_out), {type, message} of its last error or nil.
 
 Every mutating request carries `rid`, a client-made bin of 16 bytes that is remembered durably for 10 minutes: a repeat is
 answered as the first was and does nothing.
@@ -79,8 +81,9 @@ answered as the first was and does nothing.
     forecast   for_us, bucket_us (whole seconds), queue (glob or nil) -> a forecast: how many runs will start when
 
 `given` is what was asked for, and only that: {task, schedule, queue, priority, timeout_us, retry, overlap, catchup, start_us, end_us,
-max_runs, expires_after_us, concurrency_key, jitter, calendar, pause_after, late_after_us, on_missed}. The server adds what the task's
-decorator announced and then the house defaults; the answer's `spec` is the resolved form, in which the last five stand only when given.
+max_runs, expires_after_us, concurrency_key, jitter, calendar, pause_after, late_after_us, on_missed, on_success, on_failure,
+on_dead}. The server adds what the task's decorator announced and then the house defaults; the answer's `spec` is the resolved form, in
+which those from jitter on stand only when given.
 
     schedule   {"kind": "cron", expr, tz, dst_gap, dst_overlap, day_or, seconds}, {"kind": "every", every_us}, {"kind": "every", every_us,
                "after_completion": true}, {"kind": "at"}, {"kind": "manual"} or {"kind": "union", "of": [{schedule, param_us}, ...]} with 2
@@ -96,6 +99,8 @@ decorator announced and then the house defaults; the answer's `spec` is the reso
     expires_after_us  a run that no worker has so long after its nominal time is cancelled, with the reason "expired"
     late_after_us  a run that has not started so long after its nominal time is marked late
     on_missed      full name of a job to trigger when occurrences were not run, or a run is late
+    on_success, on_failure, on_dead   full name of a job to trigger when a run succeeded; will not succeed any more, being a dead letter or
+               expired (a cancel is no failure); is a dead letter. Once for each (run, hook). A cycle is refused
 
 A calendar: {"mode": "exclude" or "include", "tz": zone, "dates": ["2026-12-25", ...], "yearly": ["12-25", ...], "weekdays": ["sat", ...],
 "windows": [{from_us, to_us}, ...], "daily": [{"weekdays": [...] or left out, "from": "22:00", "to": "06:00"}, ...]}. `exclude`: nothing

@@ -9,12 +9,14 @@ import numpy as np
 
 from . import reads, records
 from .arguments import done, param_of, payload_of, text, whole
+from .chains import cycle_text, find_cycle, targets_of
 from .definition import check_given, resolve
 from .errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, NotFoundError, ResourceExhaustedError, ScheduleError
 from .ids import job_key
 from .misfire import skip_unattended, unsettled
 from .model import (
     FRAME_JOBS_MAX,
+    HOOKS,
     INSTANT_MAX_US,
     MS,
     NEVER,
@@ -78,8 +80,9 @@ def resolved_spec(engine: Engine, given: Any, name: str, coming: Collection[str]
         raise FailedPreconditionError(f"calendar {missing[0]!r} does not exist; make it first, then put the job")
     if wire.get("on_missed") == name:
         raise InvalidArgumentError(f"on_missed: job {display_name(name)} can't be its own alarm; name another job")
-    if "on_missed" in wire and wire["on_missed"] not in jobs and not alive(engine, wire["on_missed"]):
-        raise FailedPreconditionError(f"on_missed: there is no job {display_name(wire['on_missed'])}; put it first")
+    for hook in ("on_missed", *HOOKS):
+        if hook in wire and wire[hook] not in jobs and not alive(engine, wire[hook]):
+            raise FailedPreconditionError(f"{hook}: there is no job {display_name(wire[hook])}; put it first")
     return spec_bytes(wire), wire
 
 
@@ -284,6 +287,8 @@ def put(engine: Engine, cmd: Incoming) -> bytes:
     if version is not None and version != have:
         raise AlreadyExistsError(f"job {display_name(name)} is at version {have}, not {version}: read it again and repeat", version=have)
     spec = spec_number(engine, args.get("given"), name)
+    if engine.specs.hooked[spec] and (cycle := find_cycle(engine, {name: targets_of(engine.state.specs[spec])})):
+        raise InvalidArgumentError(cycle_text(cycle))
     if engine.specs.kind[spec] == KIND_AT and param == NEVER:
         raise ScheduleError("at: param_us, the instant, is wanted")
     if outside(engine, np.array([spec], np.uint32), np.array([param], np.int64))[0]:
@@ -333,6 +338,10 @@ def put_many(engine: Engine, cmd: Incoming) -> bytes:
         missing = (engine.specs.kind[spec] == KIND_AT) & (param == NEVER)
         faults += [[i, "at: param_us, the instant, is wanted"] for i in np.flatnonzero(missing).tolist()]
         faults += [[i, OUTSIDE] for i in np.flatnonzero(~missing & outside(engine, spec, param)).tolist()]
+        if engine.specs.hooked[spec].any():
+            coming = {x: targets_of(engine.state.specs[s]) for x, s in zip(full, spec.tolist(), strict=True)}
+            if cycle := find_cycle(engine, coming):
+                faults.append([full.index(cycle[0]), cycle_text(cycle)])
     if faults:
         raise InvalidArgumentError(f"job {faults[0][0]} of the frame: {faults[0][1]} (nothing was stored)", jobs=faults[:100])
     param = np.where(param == NEVER, NEVER, -(-param // MS) * MS)

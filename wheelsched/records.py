@@ -199,6 +199,7 @@ _SCHEMA: Final = {
     "REARM": (29, "at run* due*"),  # moved occurrences that are moved again
     "EXPIRE": (30, "at run*"),
     "QUEUE": (31, "at uid name settings"),  # all settings that differ from the house's; an empty map: none
+    "CHAINED": (36, "at run*"),  # dead letters whose hooks were called
 }
 KINDS: Final[dict[str, int]] = {name: number for name, (number, _) in _SCHEMA.items()}
 NAMES: Final[dict[int, str]] = {number: name for name, number in KINDS.items()}

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from .memory_journal import Journal
 
+LATE, TOLD = 4, 64  # flags of a run, see _runrows.pxd
 SKIP = -1  # `to` of an exception: the occurrence is skipped
 AS_EVER = -2  # it is no exception any more
 STEPS_KEPT = 1_000
@@ -321,7 +322,10 @@ class State:
         self.meta.hold_note = f["note"]
 
     def _late(self, f: dict[str, Any]) -> None:
-        self.runs.mark_late(f["run"])
+        self.runs.mark(f["run"], LATE)
+
+    def _chained(self, f: dict[str, Any]) -> None:
+        self.runs.mark(f["run"], TOLD)
 
     def _withdraw(self, f: dict[str, Any]) -> None:
         self.runs.withdraw(f["run"], f["until"], f["count"])

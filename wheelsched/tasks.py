@@ -221,15 +221,21 @@ class RunContext:
 
     @property
     def cause(self) -> dict[str, Any] | None:
-        """Of a run that another job's `on_missed` made, why: {reason, job, jobs, count, from, until}. None for any other run.
+        """Of a run that another job's hook made, why, as a map with `reason`. None for any other run.
 
-        reason: "missed" (occurrences were not run) or "late" (runs had not started in time). `count` of them, with nominal times
-        `from` ... `until` (aware datetimes), of `jobs` jobs; `job` is the name of the first: `Client.runs(skipped=True, late=True)`
-        lists all.
+        "success", "failure", "dead" (on_success, on_failure, on_dead): {reason, job, run_id, output, error}: the run that ended, the
+        value that it returned (one over 8 KiB is None, with its size in bytes as `output_left_out`), {type, message} of its error or None.
+        "missed", "late" (on_missed): {reason, job, jobs, count, from, until}: occurrences were not run, or runs had not started in time.
+        `count` of them, with nominal times `from` ... `until` (aware datetimes), of `jobs` jobs; `job` is the name of the first:
+        `Client.runs(skipped=True, late=True)` lists all.
         """
         cause = self._batch.headers(self._row).get("cause")
         if not isinstance(cause, dict):
             return None
+        if "value" in cause:
+            value = cause.pop("value")
+            cause = {key.replace("value", "output"): known for key, known in cause.items()}
+            return {**cause, "output": None if value is None else protocol.decode_value(value)}
         return {key.removesuffix("_us"): to_datetime(value) if key.endswith("_us") else value for key, value in cause.items()}
 
     @property

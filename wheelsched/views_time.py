@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from .model import NEVER, display_name, format_duration, to_datetime
+from .model import HOOKS, NEVER, display_name, format_duration, to_datetime
 from .protocol import decode_payload
 from .views import plain, rfc3339
 
@@ -122,7 +122,7 @@ def _policy_words(key: str, value: Any) -> Any:
         not_on = {"not_on": list(value["not_on"])} if value.get("not_on") else {}
         waits = {"backoff": format_duration(value["backoff_us"]), "factor": value["factor"], "cap": format_duration(value["cap_us"])}
         return {"attempts": value["attempts"], **waits, **not_on}
-    if key == "on_missed":
+    if key in ("on_missed", *HOOKS):
         return display_name(value)
     return list(value) if isinstance(value, list | tuple) else value
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..model import display_name
+from ..model import HOOKS, display_name
 from ..schedule import At, Cron, Every
 from .apply import apply_command
 from .imports import import_group
@@ -135,7 +135,7 @@ def _page(found: JobInfo, times: Times) -> Iterator[str]:
         ("max runs", str(spec.get("max_runs") or "")), ("expires after", micros(spec.get("expires_after_us"))),
         ("concurrency key", spec.get("concurrency_key") or ""), ("jitter", _jitter(spec.get("jitter"))),
         ("calendars", ", ".join(spec.get("calendar") or ())), ("late after", micros(spec.get("late_after_us"))),
-        ("on missed", f"triggers {display_name(spec['on_missed'])}" if spec.get("on_missed") else ""),
+        *((hook.replace("_", " "), f"triggers {display_name(spec[hook])}" if spec.get(hook) else "") for hook in ("on_missed", *HOOKS)),
         ("pause after", f"{spec['pause_after']} dead runs one after another" if spec.get("pause_after") else ""),
         ("version", str(found.version)),
         ("created", times.show(found.created_at, tz)), ("updated", times.show(found.updated_at, tz)),

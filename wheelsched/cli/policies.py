@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ..errors import InvalidArgumentError
-from ..model import CATCHUPS, OVERLAPS, Call, Catchup, Command, Overlap, Retry, parse_duration
+from ..model import CATCHUPS, HOOKS, OVERLAPS, Call, Catchup, Command, Overlap, Retry, parse_duration
 from ..schedule import GAPS, At, Cron, Every, Manual
 from ..schedule import OVERLAPS as DST_OVERLAPS
 
@@ -42,11 +42,14 @@ _POLICIES = (
     click.option("--calendar", multiple=True, metavar="C", help="A named calendar that blocks occurrences; several: any of them does."),
     click.option("--late-after", metavar="D", help="A run that has not started so long after its time is marked late."),
     click.option("--on-missed", metavar="JOB", help="Trigger this job when occurrences were not run, or a run is late."),
+    click.option("--on-success", metavar="JOB", help="Trigger this job when a run succeeded."),
+    click.option("--on-failure", metavar="JOB", help="Trigger this job when a run will not succeed: out of attempts, or expired."),
+    click.option("--on-dead", metavar="JOB", help="Trigger this job when a run is out of attempts, a dead letter."),
     click.option("--pause-after", type=int, metavar="N", help="Pause the job after so many dead runs one after another."),
 )
 _ONE_TO_ONE = (
     "timeout", "queue", "priority", "jitter", "start", "end", "max_runs", "expires_after", "concurrency_key", "late_after", "on_missed",
-    "pause_after",
+    "pause_after", *HOOKS,
 )
 
 
