@@ -329,14 +329,14 @@ def test_the_policies_of_time_as_flags(server):
     done = server(
         "job", "put", "a", "t", "--cron", "0 0 * * *", "--cron", "30 12 * * 1-5", "--tz", "Europe/Berlin", "--jitter", "10%", "--calendar", "b",
         "--calendar", "a", "--late-after", "30s", "--on-missed", "alarm", "--pause-after", "3", "--catchup", "all", "--catchup-max", "7",
-        "--overlap", "kill_other", "--version", "4",
+        "--overlap", "kill_other", "--version", "4", "--on-success", "b", "--on-failure", "c", "--on-dead", "d",
     )
     assert done.exit_code == 0, done.output
     crons = [Cron("0 0 * * *", tz="Europe/Berlin"), Cron("30 12 * * 1-5", tz="Europe/Berlin")]
     expected, _ = given_from_api(
         Call("t"), crons,
         {"jitter": "10%", "calendar": ["a", "b"], "late_after": "30s", "on_missed": "alarm", "pause_after": 3, "catchup": Catchup("all", max=7),
-         "overlap": "kill_other"},
+         "overlap": "kill_other", "on_success": "b", "on_failure": "c", "on_dead": "d"},
     )
     assert (server.args("put")["given"], server.args("put")["version"]) == (expected, 4)
     assert server("job", "put", "a", "t", "--every", "1h", "--after-completion").exit_code == 0

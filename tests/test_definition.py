@@ -15,7 +15,7 @@ import wheelsched
 from wheelsched.checks import CHECKS, check_instant, check_param_us
 from wheelsched.definition import POLICIES, UNIMPLEMENTED, check_announced, check_given, given_from_api, resolve
 from wheelsched.errors import InvalidArgumentError, ScheduleError, UnimplementedError, WheelschedError
-from wheelsched.model import ATTEMPTS_MAX, INSTANT_MAX_US, KEY_MAX, NEVER, OVERLAPS, US, Call, Catchup, Overlap, Retry
+from wheelsched.model import ATTEMPTS_MAX, HOOKS, INSTANT_MAX_US, KEY_MAX, NEVER, OVERLAPS, US, Call, Catchup, Overlap, Retry
 from wheelsched.schedule import At, Cron, Every, Manual
 
 T0 = datetime(2026, 11, 29, tzinfo=UTC)
@@ -325,7 +325,7 @@ def test_an_instant_outside_of_the_bounds_is_found_by_the_server_too():
 
 def test_every_policy_of_the_face_is_known():
     wanted = "queue priority timeout retry overlap catchup start end max_runs expires_after concurrency_key jitter calendar"
-    assert set(POLICIES) == {*wanted.split(), "heartbeat_timeout", "pause_after", "late_after", "on_missed"}
+    assert set(POLICIES) == {*wanted.split(), "heartbeat_timeout", "pause_after", "late_after", "on_missed", *HOOKS}
 
 
 # the server's side

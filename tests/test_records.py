@@ -231,6 +231,7 @@ def samples():
         ("REARM", {"at": at, "run": rows, "due": i8(at, at + 1, at + 2)}),
         ("EXPIRE", {"at": at, "run": rows}),
         ("QUEUE", {"at": at, "uid": 1000, "name": "mail", "settings": {"concurrency": 5, "rate": "100/s", "paused": True}}),
+        ("CHAINED", {"at": at, "run": rows}),
     ]
 
 
