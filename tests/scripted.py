@@ -11,6 +11,7 @@ import msgpack
 import numpy as np
 
 from wheelsched import protocol
+from wheelsched.builtin import Allowed
 from wheelsched.connections import Connection
 from wheelsched.model import NEVER
 from wheelsched.pool import Pool
@@ -23,8 +24,9 @@ HOUR_US = 3_600_000_000
 class Scripted:
     """A pool with one executor. Rows wait in `queue` until the executor asks; `ended` is {token: (outcome, start, end, result)}."""
 
-    def __init__(self, folder, modules=(), *, generation=5, offset_us=0, **options):
-        self.pool = Pool(workers_dir=folder / "workers", modules=modules, generation=generation, boot_id=BOOT, **options)
+    def __init__(self, folder, modules=(), *, generation=5, offset_us=0, allow_commands=False, allow_http=False, allowed=None, **options):
+        allowed = allowed or Allowed(commands=allow_commands, http=allow_http)
+        self.pool = Pool(workers_dir=folder / "workers", modules=modules, generation=generation, boot_id=BOOT, allowed=allowed, **options)
         self.offset_us = offset_us
         self.worker = 0
         self.queue = []

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from wheelsched import protocol
-from wheelsched.builtin import NOOP, builtin_tasks
+from wheelsched.builtin import NOOP, Allowed, builtin_tasks
 from wheelsched.definition import check_announced, given_from_api
 from wheelsched.errors import FailedPreconditionError, InvalidArgumentError, PayloadError
 from wheelsched.model import Retry
@@ -90,8 +90,8 @@ def test_load_tasks_collects_marked_functions_only(tmp_path, monkeypatch):
 
 
 def test_built_in_tasks_are_off_until_allowed():
-    assert set(builtin_tasks(None, allow_commands=False, allow_http=False)) == {NOOP}
-    assert set(builtin_tasks(None, allow_commands=True, allow_http=True)) == {NOOP, "command", "http"}
+    assert set(builtin_tasks(None, Allowed())) == {NOOP}
+    assert set(builtin_tasks(None, Allowed(commands=True, http=True))) == {NOOP, "command", "http"}
 
 
 def reply(jobs=("default/a", "team/b"), payloads=(([1], {}), ([], {"k": b"v"}))):

@@ -281,7 +281,7 @@ def test_command_runs_a_program_with_the_run_in_its_environment(commands, monkey
     ended = commands.finish(token)[0]
     assert value(ended) == 0
     names, run, facts = ended[3]["stdout"].decode().splitlines()
-    assert names == "OWN WHEELSCHED_ATTEMPT WHEELSCHED_EXECUTOR WHEELSCHED_JOB WHEELSCHED_RUN_ID WHEELSCHED_SCHEDULED_AT WHEELSCHED_TOKEN"
+    assert names == "OWN WHEELSCHED_ATTEMPT WHEELSCHED_EXECUTOR WHEELSCHED_JOB WHEELSCHED_MISSED WHEELSCHED_RUN_ID WHEELSCHED_SCHEDULED_AT WHEELSCHED_TOKEN"
     assert run == f"{token.to_bytes(16, 'big').hex()} job {token} 2 2027-01-15T08:00:00+00:00 {tmp_path} x"
     assert facts == "True True"
     assert ended[3]["stderr"] == b"bad\n"
@@ -299,8 +299,8 @@ def test_command_codes(commands):
     assert (ended[0][3]["message"], ended[0][3]["stdout"]) == ("/bin/sh: exit code 3", b"out\n")
     assert value(ended[1]) == 3
     assert ended[2][3]["message"] == "/bin/sh: killed by signal 9"
-    assert ended[3][3]["type"] == "FileNotFoundError"
-    assert ended[4][3]["type"] == "wheelsched.errors.PayloadError"
+    assert [e[3]["type"] for e in ended[3:]] == ["wheelsched.CommandRefused"] * 2
+    assert [e[3].get("retry") for e in ended if e[0] == Outcome.FAILED] == [None, None, False, False]
 
 
 def test_command_is_unknown_until_allowed(make):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .model import Call, Catchup, Command, Http, Job, Overlap, Retry
     from .schedule import At, Cron, Every, Manual
     from .staging import Applied
-    from .tasks import current_run, task
+    from .tasks import NotRetried, current_run, task
     from .views import Attempt, JobInfo, PutResults, RunError
     from .views_queues import QueueInfo
     from .views_time import Backfill, Calendar, Hold, JobChange, TzDiff, Why
@@ -71,6 +71,7 @@ __all__ = [
     "LockedError",
     "Manual",
     "NotFoundError",
+    "NotRetried",
     "Overlap",
     "PayloadError",
     "PermissionDeniedError",
@@ -103,7 +104,7 @@ _FROM = {
     "model": ("Call", "Catchup", "Command", "Http", "Job", "Overlap", "Retry"),
     "staging": ("Applied",),
     "schedule": ("At", "Cron", "Every", "Manual"),
-    "tasks": ("current_run", "task"),
+    "tasks": ("NotRetried", "current_run", "task"),
     "views": ("Attempt", "JobInfo", "PutResults", "RunError"),
     "views_queues": ("QueueInfo",),
     "views_time": ("Backfill", "Calendar", "Hold", "JobChange", "TzDiff", "Why"),

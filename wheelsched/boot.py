@@ -13,6 +13,7 @@ import numpy as np
 
 from . import history
 from .admin_commands import set_hold
+from .builtin import Allowed
 from .clock import Clock
 from .config import format_offset
 from .connections import Listener
@@ -102,6 +103,12 @@ def _same_offset(config: Config, *, fresh: bool) -> None:
         raise ConfigError(f"clock_offset: {config.data} was made {made}, not {given}; start it {made}")
 
 
+def _allowed(config: Config) -> Allowed:
+    return Allowed(
+        commands=config.allow_commands, http=config.allow_http, env=config.allow_env, socket=str(Path(config.socket).absolute()),
+    )
+
+
 def _workers_dir(config: Config) -> Path:
     return Path(config.data) / "workers"
 
@@ -145,8 +152,8 @@ def _serve(config: Config) -> int:
     behind = _wait_for_clock(state, clock)
     engine = _take_over(state, config, clock, boot)
     pool = Pool(
-        workers_dir=_workers_dir(config), modules=config.tasks, allow_commands=config.allow_commands, allow_http=config.allow_http,
-        generation=state.meta.generation, boot_id=boot,
+        workers_dir=_workers_dir(config), modules=config.tasks, generation=state.meta.generation, boot_id=boot,
+        allowed=_allowed(config),
     )
     keeper = Keeper(journal, state, config)
     server = Server(config, keeper, engine, pool, listener, clock)

@@ -23,6 +23,7 @@ class Config:
     workers: int = 2
     allow_commands: bool = False
     allow_http: bool = False
+    allow_env: tuple[str, ...] = ()  # names or globs of variables that commands get of the environment beside the usual ones
     hold: bool = False  # start with all triggering held, until `admin release`
     map_size: int | None = None  # None: 4 TiB, less under an address space limit
     reserve_bytes: int = RESERVE_BYTES
@@ -68,10 +69,17 @@ def load(*layers: dict[str, Any]) -> Config:
     if isinstance(tasks, str) or not all(isinstance(t, str) and t.replace(".", "_").isidentifier() for t in tasks):
         raise ConfigError("tasks: names of Python modules are wanted, such as 'pkg.mod'")
     merged["tasks"] = tuple(tasks)
+    merged["allow_env"] = _texts("allow_env", merged.get("allow_env", ()), "names of environment variables, such as 'PG*'")
     for key in ("allow_commands", "allow_http", "hold"):
         if not isinstance(merged.get(key, False), bool):
             raise ConfigError(f"{key}: true or false is wanted")
     return Config(**merged)
+
+
+def _texts(key: str, value: Any, what: str) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, list | tuple) or not all(isinstance(x, str) and x for x in value):
+        raise ConfigError(f"{key}: a list of {what} is wanted")
+    return tuple(value)
 
 
 def format_offset(us: int) -> str:

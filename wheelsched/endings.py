@@ -161,9 +161,10 @@ def _after_failure(engine: Engine, row: Any, result: bytes) -> tuple[int, int]:
     retry = engine.state.specs[int(row["spec"])]["retry"]
     if row["attempt"] >= row["budget"]:
         return Event.EXHAUST, 0
-    if retry["not_on"] and result:
-        kind = str(msgpack.unpackb(result, raw=False).get("type", ""))
-        if kind in retry["not_on"] or kind.rpartition(".")[2] in retry["not_on"]:
+    if result:
+        told = msgpack.unpackb(result, raw=False)
+        kind = str(told.get("type", ""))
+        if told.get("retry") is False or kind in retry["not_on"] or kind.rpartition(".")[2] in retry["not_on"]:
             return Event.EXHAUST, 0
     wait = min(retry["cap_us"], retry["backoff_us"] * retry["factor"] ** min(int(row["attempt"]) - 1, 60))
     draw = blake2b(b"".join(row[x].tobytes() for x in ("id_high", "id_low", "attempt")), digest_size=8, person=b"wheelsched.wait")

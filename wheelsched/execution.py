@@ -21,7 +21,7 @@ import msgpack
 from . import process, protocol
 from .errors import PayloadError
 from .model import ERROR_TEXT_MAX, OUTPUT_MAX, Outcome
-from .tasks import Batch, RunContext, Task, enter_run
+from .tasks import Batch, NotRetried, RunContext, Task, enter_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -134,7 +134,7 @@ class Outputs:
 
 
 def error_result(error: BaseException, trace: TracebackType | None) -> dict[str, Any]:
-    """{type, message, traceback} of what user code raised, each text capped; the traceback keeps its end."""
+    """{type, message, traceback} of what user code raised, each text capped; the traceback keeps its end. NotRetried: retry False."""
     cls = type(error)
     name = cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
     try:
@@ -145,7 +145,10 @@ def error_result(error: BaseException, trace: TracebackType | None) -> dict[str,
         text = "".join(traceback.format_exception(cls, error, trace))
     except Exception as e:  # noqa: BLE001 - as above, and memory may be out
         text = f"<no traceback: {type(e).__name__}>"
-    return {"type": _text(name[:200]), "message": _text(message[:ERROR_TEXT_MAX]), "traceback": _text(text[-ERROR_TEXT_MAX:])}
+    found: dict[str, Any] = {
+        "type": _text(name[:200]), "message": _text(message[:ERROR_TEXT_MAX]), "traceback": _text(text[-ERROR_TEXT_MAX:]),
+    }
+    return found | {"retry": False} if isinstance(error, NotRetried) else found
 
 
 def _text(value: str) -> str:

@@ -30,6 +30,8 @@ from .pool import Executor, Exited, Pool
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .builtin import Allowed
+
 RECONNECT_US: Final = 200_000
 DRAIN_US: Final = 30 * US
 DISTRUST_US: Final = 2 * KILL_GRACE_US  # a lease is given up this long before it ends
@@ -127,8 +129,8 @@ class Supervisor:
     """Runs until a signal: SIGTERM and SIGINT drain, a second one ends at once."""
 
     def __init__(
-        self, path: str, modules: Sequence[str], *, queues: Sequence[str] = (), concurrency: int = 1, allow_commands: bool = False,
-        allow_http: bool = False, name: str = "",
+        self, path: str, modules: Sequence[str], *, queues: Sequence[str] = (), concurrency: int = 1, allowed: Allowed | None = None,
+        name: str = "",
     ) -> None:
         """`path`: the server's socket; `queues`: names, none for all."""
         self.path = path
@@ -136,8 +138,7 @@ class Supervisor:
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
         self._folder = tempfile.TemporaryDirectory(prefix="wheelsched-")
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        self.pool = Pool(workers_dir=self._folder.name, modules=modules, allow_commands=allow_commands, allow_http=allow_http,
-                         generation=0, boot_id=boot)
+        self.pool = Pool(workers_dir=self._folder.name, modules=modules, allowed=allowed, generation=0, boot_id=boot)
         self._last_id = 0
         self._last_worker = 0
         self.stopping = 0

@@ -375,12 +375,24 @@ class Call:
 
 def Command(  # noqa: N802 - reads as a noun at the place of use
     argv: list[str], cwd: str | None = None, env: dict[str, str] | None = None, user: str | None = None,
-    success_codes: tuple[int, ...] | list[int] = (0,),
+    success_codes: tuple[int, ...] | list[int] = (0,), fatal_codes: tuple[int, ...] | list[int] = (),
 ) -> Call:
-    """The built-in task `command`: an argv list, no shell. Off until the operator allows it."""
+    """The built-in task `command`: an argv list, no shell. Off until the operator allows it.
+
+    The program gets a few variables of its worker's environment (PATH, HOME, LANG, TZ and the like, and what the operator adds with
+    --allow-env), then `env`, then WHEELSCHED_RUN_ID, _JOB, _SCHEDULED_AT, _ATTEMPT, _TOKEN, _MISSED and _SOCKET. `user`: run as that
+    user, with its groups and its home as the folder unless `cwd` is given; the worker must run as root for it. Exit codes: one of
+    `success_codes` is a success, one of `fatal_codes` a failure that is not retried, any other (a signal is its negative number) one
+    that is. What can't be started at all is not retried either.
+    """
     if isinstance(argv, str) or not argv or not all(isinstance(a, str) for a in argv):
         raise PayloadError("Command: argv is a list of strings, such as ['backup', '--all']; there is no shell")
-    return Call("command", list(argv), cwd=cwd, env=dict(env or {}), user=user, success_codes=list(success_codes))
+    for name, codes in (("success_codes", success_codes), ("fatal_codes", fatal_codes)):
+        fine = isinstance(codes, list | tuple | range)
+        if not fine or not all(isinstance(c, int) and not isinstance(c, bool) and -64 <= c <= 255 for c in codes):
+            raise PayloadError(f"Command: {name} is a list of exit codes from 0 to 255, or negative numbers of signals")
+    more = {"fatal_codes": list(fatal_codes)} if fatal_codes else {}  # left out: a definition stays what it was
+    return Call("command", list(argv), cwd=cwd, env=dict(env or {}), user=user, success_codes=list(success_codes), **more)
 
 
 def Http(method: str, url: str, *, json: Any = None, body: bytes | str | None = None, headers: dict[str, str] | None = None) -> Call:  # noqa: N802

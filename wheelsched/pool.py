@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from . import process
+from .builtin import Allowed
 from .model import KILL_GRACE_US, NEVER, US, Outcome
 from .process import StartedFile
 from .worker import EXIT_IMPORT
@@ -120,7 +121,7 @@ class Pool:
     """Executors of one server or supervisor. One thread calls it."""
 
     def __init__(
-        self, *, workers_dir: str | os.PathLike[str], modules: Sequence[str] = (), allow_commands: bool = False, allow_http: bool = False,
+        self, *, workers_dir: str | os.PathLike[str], modules: Sequence[str] = (), allowed: Allowed | None = None,
         generation: int, boot_id: str, kill_grace_us: int = KILL_GRACE_US,
     ) -> None:
         """`workers_dir` is made when it is missing. OSError when it can't be."""
@@ -128,7 +129,7 @@ class Pool:
         self.workers_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.executors: dict[int, Executor] = {}
         self._modules = list(modules)
-        self._flags = ("c" if allow_commands else "") + ("h" if allow_http else "") or "-"
+        self._allowed = (allowed or Allowed()).to_text()
         self._generation = generation
         self._boot_id = boot_id
         self._grace_us = kill_grace_us
@@ -171,7 +172,7 @@ class Pool:
     def _start(self, executor: Executor) -> None:
         theirs = executor.theirs
         assert theirs is not None
-        argv = [sys.executable, "-c", _ENTRY, _ROOT, str(theirs.fileno()), executor.file.path, str(os.getpid()), self._flags]
+        argv = [sys.executable, "-c", _ENTRY, _ROOT, str(theirs.fileno()), executor.file.path, str(os.getpid()), self._allowed]
         executor.proc = subprocess.Popen(  # noqa: S603 - our own interpreter
             [*argv, *self._modules], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
             env={**os.environ, process.MARK: executor.file.mark},

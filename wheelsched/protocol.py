@@ -112,7 +112,7 @@ A run: id, job, trigger, task, queue, scheduled_us, created_us, queued_us, start
 worker, result, missed, until_us and count (a skipped range), late (bool), disposition (text, as in a fate), blocking (run id or nil: the
 run that it had to give way to), attempts [{attempt, token, worker, started_us, ended_us, outcome, result}].
 `result` is a map or nil: {value: bin (a MessagePack value), stdout: bin, stderr: bin, stdout_cut, stderr_cut (bytes left out), type,
-message, traceback}; the last three after a failure.
+message, traceback, retry}; the last four after a failure. A worker sends retry: false for a failure that no further attempt can mend.
 A fate is what became of one occurrence: {disposition, reason, run_id, at_us, text, scheduled_us, until_us, count, blocking}; all but
 disposition and text may be nil. disposition: fired skipped coalesced superseded moved tzdata_moved pending; at_us: when it was decided, or
 (pending) will be, or when it ran instead (moved by a clock change); scheduled_us: its nominal time; until_us, count: of the range of

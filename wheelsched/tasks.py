@@ -274,6 +274,10 @@ class RunContext:
         self._batch.heartbeat(self._row, str(progress)[:1_000])
 
 
+class NotRetried(Exception):  # noqa: N818 - raised by user code, where it reads as a verdict
+    """Raise it, or a class derived from it, when no further attempt can mend a failure: the run is a dead letter at once."""
+
+
 _current: ContextVar[tuple[Batch, int] | None] = ContextVar("wheelsched_run", default=None)
 enter_run = _current.set  # (batch, row) before user code is entered, None after it; a tuple, because it is the hot path
 

@@ -27,7 +27,7 @@ from .memory_journal import Batch, MemoryJournal
 from .model import ERROR_TEXT_MAX, KILL_GRACE_US, MS, NEVER, US, Outcome, parse_duration, parse_instant, parse_job_name, to_datetime
 from .run_commands import parse_run_id
 from .state import recover
-from .tasks import ATTRIBUTE, Task, current_run, enter_run, load_tasks
+from .tasks import ATTRIBUTE, NotRetried, Task, current_run, enter_run, load_tasks
 from .tasks import Batch as Runs
 from .turn import ClockBack, Effects, Incoming, Now, WorkerGone
 from .tzif import Zones
@@ -476,7 +476,8 @@ def error_map(error: BaseException) -> dict[str, Any]:
     """An exception as a result has it: type, message, traceback; the texts are cut."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    return {"type": name, "message": str(error)[:ERROR_TEXT_MAX], "traceback": "".join(format_exception(error))[-ERROR_TEXT_MAX:]}
+    found = {"type": name, "message": str(error)[:ERROR_TEXT_MAX], "traceback": "".join(format_exception(error))[-ERROR_TEXT_MAX:]}
+    return found | {"retry": False} if isinstance(error, NotRetried) else found
 
 
 def _collected(

@@ -1,6 +1,6 @@
 """An executor from inside: lease, run, report, over one stream socket that its parent handed down.
 
-    python -m wheelsched.worker FD STARTED_FILE PARENT_PID FLAGS MODULE...
+    python -m wheelsched.worker FD STARTED_FILE PARENT_PID ALLOWED MODULE...
 
 One run at a time, in token order. While a batch is executed the next one is on its way, and a thread looks every 50 ms
 whether finished runs should be reported and, when the run in hand turns out slow, hands the runs behind it back.
@@ -24,7 +24,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from . import process, protocol
-from .builtin import builtin_tasks
+from .builtin import Allowed, builtin_tasks
 from .errors import WheelschedError
 from .execution import Outputs, Runner, Work
 from .model import NEVER, Outcome
@@ -298,7 +298,7 @@ def _size(result: dict[str, Any]) -> int:
 
 def main(argv: list[str]) -> int:
     """Entry of an executor process; the exit code."""
-    fd, path, parent, flags, *modules = argv
+    fd, path, parent, allowed, *modules = argv
     process.die_with_parent(int(parent))
     file = process.StartedFile(path)
     words = file.words
@@ -315,7 +315,7 @@ def main(argv: list[str]) -> int:
     try:
         for module in modules:
             import_module(module)
-        executor.runner.tasks = load_tasks(modules) | builtin_tasks(executor.runner, allow_commands="c" in flags, allow_http="h" in flags)
+        executor.runner.tasks = load_tasks(modules) | builtin_tasks(executor.runner, Allowed.from_text(allowed))
     except BaseException as e:  # noqa: BLE001 - the import of a user's module may raise anything
         outputs.log.write("".join(traceback.format_exception(e)))
         outputs.log.write(f"wheelsched: executor: the task module {module} can't be imported: {type(e).__name__}: {e}\n")

@@ -54,7 +54,7 @@ _DEFAULT_KEYS: Final = (*POLICIES, *_ZONE, *_OWN)
 _TOP: Final = ("defaults", "jobs", "calendars")
 _CALENDAR_KEYS: Final = ("mode", "tz", "dates", "yearly", "weekdays", "windows", "daily")
 _PART_KEYS: Final = ("cron", "every", "at", *_CRON, *_EVERY)
-_COMMAND_KEYS: Final = ("argv", "cwd", "env", "user", "success_codes")
+_COMMAND_KEYS: Final = ("argv", "cwd", "env", "user", "success_codes", "fatal_codes")
 _HTTP_KEYS: Final = ("method", "url", "json", "body", "headers")
 _RETRY_KEYS: Final = ("attempts", "backoff", "factor", "cap", "not_on")
 _SOMETIMES: Final = Cron("0 0 * * *")  # a schedule that goes with any policy
@@ -300,9 +300,10 @@ class _Reader:
             raise _AtError(path, "argv, a list of words, is wanted")
         if not isinstance(known.get("env", {}), dict) or not all(isinstance(v, str) for v in known.get("env", {}).values()):
             raise _AtError((*path, "env"), "a table of texts is wanted")
-        codes = known.get("success_codes", [0])
-        if not isinstance(codes, list) or not all(isinstance(c, int) and not isinstance(c, bool) for c in codes):
-            raise _AtError((*path, "success_codes"), "a list of whole numbers is wanted")
+        for key in ("success_codes", "fatal_codes"):
+            codes = known.get(key, [0])
+            if not isinstance(codes, list) or not all(isinstance(c, int) and not isinstance(c, bool) for c in codes):
+                raise _AtError((*path, key), "a list of whole numbers is wanted")
         for key in ("cwd", "user"):
             if not isinstance(known.get(key, ""), str):
                 raise _AtError((*path, key), f"text is wanted, not {_kind(known[key])}")

@@ -16,8 +16,8 @@ from .shell import Failed, Verb, shell
 
 EXIT_CONFIG: Final = 78
 _ENVIRONMENT: Final = {
-    "data": str, "workers": int, "tasks": str, "allow_commands": bool, "allow_http": bool, "hold": bool, "clock_offset": str,
-    "clock_check": str,
+    "data": str, "workers": int, "tasks": list, "allow_commands": bool, "allow_http": bool, "allow_env": list, "hold": bool,
+    "clock_offset": str, "clock_check": str,
 }
 _WORDS: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
@@ -51,7 +51,7 @@ def from_environment() -> dict[str, Any]:
             value = int(text) if text.isascii() and text.isdigit() else None
         elif kind is bool:
             value = _WORDS.get(text.lower())
-        elif name == "tasks":
+        elif kind is list:
             value = [t for t in text.split(",") if t]
         if value is None:
             raise ConfigError(f"{variable}: {text[:60]!r} is no {'whole number' if kind is int else 'true or false'}")
@@ -66,10 +66,11 @@ def from_environment() -> dict[str, Any]:
 @click.option("--config", "config_file", metavar="FILE", help="A TOML file with the same names; flags and environment win.")
 @click.option("--allow-commands", is_flag=True, default=None, help="Allow the built-in task `command`.")
 @click.option("--allow-http", is_flag=True, default=None, help="Allow the built-in task `http`.")
+@click.option("--allow-env", multiple=True, metavar="NAME", help="A variable that commands get of this environment; PG* too; repeat it.")
 @click.option("--hold", is_flag=True, default=None, help="Start with all triggering held, until `admin release`.")
 @click.option("--clock-offset", metavar="D", help="Shift the wall clock, for tests and benchmarks.")
 @click.option("--clock-check", metavar="D", help="Look at the clock at least this often (0: trust the kernel's report of steps).")
-def serve(config_file: str | None, tasks: tuple[str, ...], **flags: Any) -> None:
+def serve(config_file: str | None, **flags: Any) -> None:
     """Run the server, until a signal stops it: the first drains, the second stops at once.
 
     Exit codes: 0 stopped, 75 the data directory is locked, 78 bad configuration.
@@ -79,7 +80,8 @@ def serve(config_file: str | None, tasks: tuple[str, ...], **flags: Any) -> None
             {"data": default_data_path(), "socket": default_socket_path()},
             {} if config_file is None else from_file(config_file),
             from_environment(),
-            {**flags, "tasks": list(tasks) or None, "socket": shell().socket or os.environ.get("WHEELSCHED_SOCKET") or None},
+            {key: (value or None) if isinstance(value, tuple) else value for key, value in flags.items()},
+            {"socket": shell().socket or os.environ.get("WHEELSCHED_SOCKET") or None},
         )
     except ConfigError as e:
         raise Failed(e.message, EXIT_CONFIG) from e

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import click
 
 from ..model import parse_task_name
@@ -17,7 +20,8 @@ EXIT_CONFIG = 78
 @click.option("--concurrency", type=click.IntRange(1, CONCURRENCY_MAX), default=1, show_default=True, help="How many runs at a time.")
 @click.option("--allow-commands", is_flag=True, help="Serve the built-in task `command`.")
 @click.option("--allow-http", is_flag=True, help="Serve the built-in task `http`.")
-def worker(tasks: tuple[str, ...], queues: str, concurrency: int, allow_commands: bool, allow_http: bool) -> None:
+@click.option("--allow-env", multiple=True, metavar="NAME", help="A variable that commands get of this environment; PG* too; repeat it.")
+def worker(tasks: tuple[str, ...], queues: str, concurrency: int, **allow: Any) -> None:
     """Run tasks for a server, until a signal: the first drains, the second stops at once.
 
     Goes on when the server restarts. Exit codes: 0 stopped, 5 no server, 78 the tasks can't be imported.
@@ -25,10 +29,12 @@ def worker(tasks: tuple[str, ...], queues: str, concurrency: int, allow_commands
     names = [parse_task_name(q, "queue") for q in queues.split(",") if q]
     sh = shell()
     sh.client.stats()  # says at once, and well, that no server is there
+    from ..builtin import Allowed  # noqa: PLC0415 - as below
     from ..external import Supervisor  # noqa: PLC0415 - the pool, which no other verb loads
 
+    allowed = Allowed(allow["allow_commands"], allow["allow_http"], allow["allow_env"], str(Path(sh.client.path).absolute()))
     supervisor = Supervisor(
-        sh.client.path, tasks, queues=names, concurrency=concurrency, allow_commands=allow_commands, allow_http=allow_http
+        sh.client.path, tasks, queues=names, concurrency=concurrency, allowed=allowed,
     )
     if supervisor.run():
         raise Failed("the worker could not go on: see above", EXIT_CONFIG)
