@@ -219,7 +219,7 @@ def test_a_changed_schedule_replaces_what_only_waits(b):
 def test_catch_up_runs_stand_behind_the_fresh_ones(b):
     for i in range(50):
         b.put(f"old/{i}", overlap="allow", catchup=Catchup("all"))
-    b.crash(down="10m")
+    b.crash(down="10m30s")
     b.hello()
     b.put("fresh", Every("1s"))
     b.advance("1s")

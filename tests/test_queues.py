@@ -10,7 +10,7 @@ from engine_bench import CALL, FAILED, NOT_STARTED, OK, Bench
 
 from wheelsched import Call, Manual, Overlap, Retry
 from wheelsched.checks import parse_rate
-from wheelsched.errors import DeadlineExceededError, InvalidArgumentError, NotFoundError, UnimplementedError
+from wheelsched.errors import DeadlineExceededError, InvalidArgumentError, NotFoundError
 from wheelsched.model import NEVER, US
 
 
@@ -263,7 +263,8 @@ def test_settings_are_kept_changed_and_taken_away(b):
 
 @pytest.mark.parametrize(("settings", "error"), [
     ({"concurrency": 0}, InvalidArgumentError), ({"concurrency": True}, InvalidArgumentError), ({"rate": "fast"}, InvalidArgumentError),
-    ({"burst": 5}, InvalidArgumentError), ({"weights": {"a": 2}}, UnimplementedError), ({"concurency": 5}, InvalidArgumentError),
+    ({"burst": 5}, InvalidArgumentError), ({"weights": {"a": 0}}, InvalidArgumentError), ({"weights": {"a b": 1}}, InvalidArgumentError),
+    ({"weights": 3}, InvalidArgumentError), ({"weights": dict.fromkeys(map(str, range(5_001)), 2)}, InvalidArgumentError), ({"concurency": 5}, InvalidArgumentError),
     ({"key_concurrency": 2.5}, InvalidArgumentError), ({"key_rate": 3}, InvalidArgumentError),
 ])
 def test_wrong_settings_are_refused(b, settings, error):

@@ -15,7 +15,7 @@ from fake_server import T0, T0_US, Driven, FakeServer, answering
 from serving import Serving, wait_for
 from test_cli import STATS, Scripted
 
-from wheelsched import Call, Client, InternalError, InvalidArgumentError, NotFoundError, UnimplementedError, protocol
+from wheelsched import Call, Client, InternalError, InvalidArgumentError, NotFoundError, protocol
 
 MAIL = {
     "name": "mail", "settings": {"concurrency": 20, "rate": "100/s", "burst": 5}, "queued": 1_200, "leased": 20, "oldest_us": T0_US,
@@ -109,6 +109,12 @@ def test_the_verbs_of_the_command_line(server):
     assert server.args("queue_set")["settings"] == {
         "concurrency": 20, "rate": "100/s", "burst": None, "key_concurrency": 2, "key_rate": None,
     }
+    server("queue", "set", "mail", "--weight", "billing=3", "--weight", "web=1")
+    assert server.args("queue_set")["settings"] == {"weights": {"billing": 3, "web": 1}}
+    server("queue", "set", "mail", "--weight", "none")
+    assert server.args("queue_set")["settings"] == {"weights": None}
+    server.answers["queues"] = [{**MAIL, "settings": {"weights": dict.fromkeys("abcdefg", 2)}}]
+    assert server("queue", "list").stdout.splitlines()[1].endswith("weight a 2, weight b 2, weight c 2, weight d 2, weight e 2, 2 weights more")
     assert server("queue", "pause", "mail").stdout.startswith("mail: paused")
     assert server("queue", "resume", "mail").stdout.startswith("mail: active")
     assert server("queue", "purge", "mail").stdout == "mail: 7 runs cancelled\n"
@@ -117,7 +123,8 @@ def test_the_verbs_of_the_command_line(server):
     assert "no queues" in server("queue", "list").stderr
 
 
-@pytest.mark.parametrize("bad", [["set", "q"], ["set", "q", "--concurrency", "0"], ["set", "q", "--burst", "x"], ["set", "q", "--rate", "9"], ["pause"]])
+@pytest.mark.parametrize("bad", [["set", "q"], ["set", "q", "--concurrency", "0"], ["set", "q", "--burst", "x"], ["set", "q", "--rate", "9"], ["pause"],
+                                 ["set", "q", "--weight", "a"], ["set", "q", "--weight", "a=0"], ["set", "q", "--weight", "a=1", "--weight", "a=2"]])
 def test_wrong_use_is_2(server, bad):
     assert server("queue", *bad).exit_code == 2, bad
 
@@ -163,8 +170,7 @@ def test_limits_hold_over_a_kill_with_a_pool(short_tmp):
         held = ws.enqueue(Call("t.echo", 2), queue="held", delay="1h")
         assert ws.queue_purge("held") == 1
         assert ws.run(held.id).state == "cancelled"
-        with pytest.raises(UnimplementedError, match="weights"):
-            ws.queue("q", weights={"a": 1})
+        assert ws.queue("q", weights={"a": 3}).settings == {"concurrency": 1, "weights": {"a": 3}}
     finally:
         for server in filter(None, (one, two)):
             for client in server.open:

@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from wheelsched._jobs cimport JobTable
-from wheelsched._rows cimport Blob, Rows
+from wheelsched._rows cimport NONE, Blob, Rows
 
 cdef enum:
     # model.RunState and model.Event; a test compares them
@@ -80,12 +80,22 @@ cdef struct List:
     uint32_t head
     uint32_t tail
     uint32_t count
+    uint32_t place       # of a ready line that is not empty: where it stands among these
     uint32_t queue       # of a ready line; NONE: of no queue
-    uint32_t key
+    uint32_t key         # concurrency key
+    uint32_t job         # the key that stands for a job with a concurrency of its own
+    uint32_t job_most    # that concurrency
+    uint32_t group       # its namespace in its queue
+    uint32_t task
+    uint8_t priority
+    uint8_t backlog
+    int64_t expires_us   # of all its runs, which no worker has had; negative: they have no deadline
 
 cdef struct Spec:
     uint32_t line        # ready line of its runs
     uint32_t backlog     # of those that make up for the past: catch-up and backfill
+    uint32_t again       # the same two for runs that were started before: these have no deadline for a start
+    uint32_t again_backlog
     uint16_t attempts
 
 
@@ -96,11 +106,14 @@ cdef class RunRows(Rows):
     cdef uint32_t index_used
     cdef List* lists
     cdef uint32_t list_count
+    cdef uint32_t* filled         # ready lines that are not empty, in no order
+    cdef uint32_t filled_count
+    cdef uint32_t filled_size
     cdef Spec* specs
     cdef uint32_t spec_count
     cdef uint32_t* queue_leased   # leased runs by number of the queue
     cdef uint32_t queue_count
-    cdef uint32_t* key_leased     # by number of the concurrency key; number 0: no key
+    cdef uint32_t* key_leased     # by number of the concurrency key, or of a job as one; number 0: no key
     cdef uint32_t key_count
     cdef uint8_t moves[256]  # state << 4 | event -> state, 0: illegal
     cdef public uint64_t order
@@ -109,13 +122,32 @@ cdef class RunRows(Rows):
         return <Run*>self.row(i)
 
     cdef inline uint32_t line_of(self, Run* r) noexcept nogil:
-        return self.specs[r.spec].backlog if r.reason == MISFIRE or r.trigger == BY_BACKFILL else self.specs[r.spec].line
+        cdef Spec* spec = &self.specs[r.spec]
+        if r.reason == MISFIRE or r.trigger == BY_BACKFILL:
+            return spec.again_backlog if r.attempt else spec.backlog
+        return spec.again if r.attempt else spec.line
 
     cdef inline void hold_place(self, Run* r, int by) noexcept nogil:
-        """Count a lease of a queue and of a key: by 1, or -1 when it ends."""
+        """Count a lease of a queue, of a key and of a job: by 1, or -1 when it ends."""
         cdef List* line = &self.lists[self.specs[r.spec].line]
         self.queue_leased[line.queue] += by
         self.key_leased[line.key] += by
+        self.key_leased[line.job] += by
+
+    cdef inline void join(self, uint32_t list_id) noexcept nogil:
+        """A run is about to enter a list: an empty ready line is one of the filled ones from now on."""
+        cdef List* line = &self.lists[list_id]
+        if line.count == 0 and line.queue != NONE:
+            line.place = self.filled_count
+            self.filled[self.filled_count] = list_id
+            self.filled_count += 1
+
+    cdef inline void leave(self, List* line) noexcept nogil:
+        """A run has left a list."""
+        if line.count == 0 and line.queue != NONE:
+            self.filled_count -= 1
+            self.filled[line.place] = self.filled[self.filled_count]
+            self.lists[self.filled[line.place]].place = line.place
 
     cdef uint32_t lookup(self, uint64_t high, uint64_t low) noexcept nogil
     cdef int index_add(self, uint32_t slot) except -1

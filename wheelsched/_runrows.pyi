@@ -15,8 +15,12 @@ class RunRows(Rows):
 
     order: int
     def __new__(cls, jobs: JobTable, moves: bytes) -> RunRows: ...
-    def new_list(self, queue: int = ..., key: int = 0) -> int:
-        """Number of a new empty list; a ready line has a queue, and perhaps a key."""
+    def new_list(
+        self, queue: int = ..., key: int = 0, job: int = 0, job_most: int = 0, group: int = 0, task: int = 0, priority: int = 0,
+        backlog: bool = False, expires_us: int = -1,
+    ) -> int:
+        """Number of a new empty list. A ready line has a queue, and perhaps a key; `job`: the key that stands for a job with a
+        concurrency of its own, `job_most`; `group`: its namespace in its queue; `expires_us`: the deadline for a start, after nominal."""
     def new_queue(self) -> int:
         """Number of a new queue, whose leases are counted."""
     def new_key(self) -> int:
@@ -25,8 +29,8 @@ class RunRows(Rows):
         """How many runs of a queue are leased."""
     def list_len(self, list_id: int) -> int:
         """How many runs are in a list."""
-    def set_spec(self, spec: int, line: int, backlog: int, attempts: int) -> None:
-        """Ready line, line of catch-up and backfill, and attempts of the runs of a spec."""
+    def set_spec(self, spec: int, line: int, backlog: int, attempts: int, again: int = ..., again_backlog: int = ...) -> None:
+        """Ready line, line of catch-up and backfill, and attempts of the runs of a spec; `again`: these lines for started ones."""
     def text_id(self, slot: int) -> str:
         """The run id as 32 hex digits."""
     def of_job(self, job: int) -> list[int]:

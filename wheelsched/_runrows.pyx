@@ -5,7 +5,7 @@ be folded into history. Rows also hang in a chain of their job, and in an index 
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memset
 
@@ -54,6 +54,7 @@ cdef class RunRows(Rows):
                 blob_drop(self.run(i).history)
         free(self.index)
         free(self.lists)
+        free(self.filled)
         free(self.specs)
         free(self.queue_leased)
         free(self.key_leased)
@@ -67,14 +68,21 @@ cdef class RunRows(Rows):
 
     # Lists and specs
 
-    def new_list(self, uint32_t queue=NONE, uint32_t key=0):
-        """Number of a new empty list; a ready line has a queue, and perhaps a key."""
-        assert (queue == NONE or queue < self.queue_count) and key < self.key_count
+    def new_list(self, uint32_t queue=NONE, uint32_t key=0, uint32_t job=0, uint32_t job_most=0, uint32_t group=0, uint32_t task=0,
+                 uint8_t priority=0, bint backlog=False, int64_t expires_us=-1):
+        """Number of a new empty list; a ready line has a queue, and perhaps a key, a job's key, a deadline for a start."""
+        assert (queue == NONE or queue < self.queue_count) and key < self.key_count and job < self.key_count
+        if self.list_count >= self.filled_size:
+            self.filled_size = max(64, self.list_count * 2)
+            filled = <uint32_t*>realloc(self.filled, self.filled_size * sizeof(uint32_t))
+            if filled == NULL:
+                raise MemoryError("no memory for a list of runs")
+            self.filled = filled
         cdef List* lists = <List*>realloc(self.lists, (self.list_count + 1) * sizeof(List))
         if lists == NULL:
             raise MemoryError("no memory for a list of runs")
         self.lists = lists
-        self.lists[self.list_count] = List(NONE, NONE, 0, queue, key)
+        self.lists[self.list_count] = List(NONE, NONE, 0, 0, queue, key, job, job_most, group, task, priority, backlog, expires_us)
         self.list_count += 1
         return self.list_count - 1
 
@@ -108,9 +116,11 @@ cdef class RunRows(Rows):
         assert list_id < self.list_count
         return self.lists[list_id].count
 
-    def set_spec(self, uint32_t spec, uint32_t line, uint32_t backlog, uint16_t attempts):
-        """Tell the ready line, the line of what makes up for the past, and the attempts of the runs of a spec."""
+    def set_spec(self, uint32_t spec, uint32_t line, uint32_t backlog, uint16_t attempts, uint32_t again=NONE, uint32_t again_backlog=NONE):
+        """Tell the ready line, the line of what makes up for the past, and the attempts of the runs of a spec; `again`: the same two
+        lines for runs that were started before, if these are others."""
         cdef Spec* specs
+        again, again_backlog = line if again == NONE else again, backlog if again_backlog == NONE else again_backlog
         assert line < self.list_count and backlog < self.list_count and self.lists[line].queue != NONE
         if spec >= self.spec_count:
             specs = <Spec*>realloc(self.specs, (spec + 1) * 2 * sizeof(Spec))
@@ -118,11 +128,12 @@ cdef class RunRows(Rows):
                 raise MemoryError("no memory for another definition")
             self.specs = specs
             self.spec_count = (spec + 1) * 2
-        self.specs[spec] = Spec(line, backlog, attempts)
+        self.specs[spec] = Spec(line, backlog, again, again_backlog, attempts)
 
     cdef void push(self, uint32_t list_id, uint32_t slot) noexcept nogil:
         cdef List* line = &self.lists[list_id]
         cdef Run* r = self.run(slot)
+        self.join(list_id)
         self.order += 1
         r.order = self.order
         r.list_id = list_id
@@ -143,6 +154,7 @@ cdef class RunRows(Rows):
         while at != NONE and self.run(at).order < r.order:
             before = at
             at = self.run(at).next
+        self.join(list_id)
         r.list_id = list_id
         r.prev = before
         r.next = at
@@ -170,6 +182,7 @@ cdef class RunRows(Rows):
         else:
             self.run(r.next).prev = r.prev
         line.count -= 1
+        self.leave(line)
         r.list_id = NO_LIST
         r.prev = r.next = NONE
 
@@ -460,6 +473,7 @@ cdef class RunRows(Rows):
             if r.state == LEASED:
                 queues[self.lists[self.specs[r.spec].line].queue] += 1
                 keys[self.lists[self.specs[r.spec].line].key] += 1
+                keys[self.lists[self.specs[r.spec].line].job] += 1
         assert queues == [self.queue_leased[i] for i in range(self.queue_count)], "leases of the queues"
         assert keys == [self.key_leased[i] for i in range(self.key_count)], "leases of the concurrency keys"
         assert seen == self.count == self.index_used, (seen, self.count, self.index_used)
@@ -475,3 +489,5 @@ cdef class RunRows(Rows):
                 s = self.run(s).next
                 n += 1
             assert before == self.lists[i].tail and n == self.lists[i].count, f"list {i}"
+            filled = self.lists[i].place < self.filled_count and self.filled[self.lists[i].place] == i
+            assert filled == (n > 0 and self.lists[i].queue != NONE), f"list {i} among those that are not empty"

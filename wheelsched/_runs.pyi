@@ -58,8 +58,8 @@ class RunTable(RunRows):
     def peek(self, list_id: int, limit: int) -> NDArray[np.uint32]:
         """The first rows of a list."""
     def ready(self) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Ready lines that are not empty: rows list, waiting, leased of its queue, leased of its key, queue, key; and since when (in
-        microseconds) the head of each has waited."""
+        """Ready lines that are not empty: rows list, waiting, leased of its queue, leased of its key, queue, key, leased of its job;
+        and since when (in microseconds) the head of each has waited."""
     def blobs(self, slot: int) -> tuple[bytes, bytes, bytes]:
         """(payload, result, history) of one run."""
     def joined(self, slots: NDArray[np.uint32], what: str) -> tuple[bytes, NDArray[np.uint32]]:

@@ -7,7 +7,7 @@ from libc.string cimport memcpy
 from wheelsched._jobs cimport Job
 from wheelsched._rows cimport NONE, Blob, blob_bytes, blob_data, blob_drop, blob_from, blob_share
 from wheelsched._runrows cimport (
-    BY_BACKFILL, BY_SCHEDULE, CANCEL, CANCEL_ASKED, DEAD, DEAD_LIST, DISCARD, DISCARDED, DUE, EXPIRED, FINISHED_LIST, FIRED, FIRST_LIST,
+    BY_BACKFILL, BY_SCHEDULE, CANCEL, CANCEL_ASKED, DEAD, DEAD_LIST, DISCARD, DISCARDED, DUE, EXPIRED, FINISHED_LIST, FIRED,
     GIVE_BACK, GRANT, LATE, LEASED, MOVED, OVERLAP, QUEUED, REDRIVE, RETRY_WAIT, SCHEDULED, SKIPPED, SUCCEEDED, SUPERSEDE, TOLD, List,
     Run, RunRows, blob_of, is_waiting,
 )
@@ -409,28 +409,23 @@ cdef class RunTable(RunRows):
         return out
 
     def ready(self):
-        """Ready lines that are not empty: [list, waiting, leased of its queue, leased of its key, queue, key] as columns of uint32, and
-        since when the head of each has waited, in microseconds."""
-        cdef uint32_t i, n = 0
+        """Ready lines that are not empty: [list, waiting, leased of its queue, leased of its key, queue, key, leased of its job] as columns
+        of uint32, and since when the head of each has waited, in microseconds."""
+        cdef uint32_t n
         cdef List* line
-        for i in range(FIRST_LIST, self.list_count):
-            n += self.lists[i].count > 0 and self.lists[i].queue != NONE
-        columns, since = np.empty((6, n), np.uint32), np.empty(n, np.int64)
+        columns, since = np.empty((7, self.filled_count), np.uint32), np.empty(self.filled_count, np.int64)
         cdef uint32_t[:, ::1] c = columns
         cdef int64_t[::1] at = since
-        n = 0
-        for i in range(FIRST_LIST, self.list_count):
-            line = &self.lists[i]
-            if line.count == 0 or line.queue == NONE:
-                continue
-            c[0, n] = i
+        for n in range(self.filled_count):
+            line = &self.lists[self.filled[n]]
+            c[0, n] = self.filled[n]
             c[1, n] = line.count
             c[2, n] = self.queue_leased[line.queue]
             c[3, n] = self.key_leased[line.key]
             c[4, n] = line.queue
             c[5, n] = line.key
+            c[6, n] = self.key_leased[line.job]
             at[n] = self.run(line.head).queued_us
-            n += 1
         return columns, since
 
     def blobs(self, uint32_t slot):

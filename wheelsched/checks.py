@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from .errors import InvalidArgumentError, ScheduleError, UnimplementedError
+from .errors import InvalidArgumentError, ScheduleError
 from .model import (
     ATTEMPTS_MAX,
     CATCHUPS,
@@ -46,6 +46,9 @@ _ERROR_NAME_MAX: Final = 200
 _BUFFER_ALL_MAX: Final = 100  # house default of `buffer_all` without a max
 _DAY_US: Final = 86_400 * US
 QUEUE_SETTINGS: Final = ("concurrency", "rate", "burst", "key_concurrency", "key_rate", "weights")
+WEIGHT_MAX: Final = 1_000
+WEIGHTS_MAX: Final = 5_000  # namespaces of one queue
+_NAMESPACE: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 _RATE: Final = re.compile(r"([1-9]\d{0,8})/(\d{0,6})(ms|s|m|h|d)", re.ASCII)
 
 
@@ -239,19 +242,31 @@ def parse_rate(value: Any, what: str) -> tuple[int, int]:
 
 
 def check_queue_settings(value: Any) -> dict[str, Any]:
-    """Settings of a queue, those alone that are given; None takes one away. UnimplementedError for `weights`."""
+    """Settings of a queue, those alone that are given; None takes one away, and so do weights of nobody."""
     given = value.keys() if isinstance(value, dict) else ()
     got = {key: setting for key, setting in fields(value, "queue settings", QUEUE_SETTINGS).items() if key in given}
-    if got.pop("weights", None) is not None:
-        raise UnimplementedError("weights: this server doesn't know it yet; leave it out", setting="weights")
     for key, setting in got.items():
         if setting is None:
             continue
         if key in ("rate", "key_rate"):
             parse_rate(setting, key)
+        elif key == "weights":
+            got[key] = _weights(setting) or None
         else:
             _integer(setting, key, 1, _COUNT_MAX)
     return got
+
+
+def _weights(value: Any) -> dict[str, int]:
+    if not isinstance(value, dict):
+        raise InvalidArgumentError(f"weights: a map of namespaces is wanted, such as {{'billing': 3}}, not {type(value).__name__}")
+    if len(value) > WEIGHTS_MAX:
+        raise InvalidArgumentError(f"weights: {len(value):,} namespaces; at most {WEIGHTS_MAX:,} are allowed, others have weight 1")
+    for name, weight in value.items():
+        if not isinstance(name, str) or not _NAMESPACE.fullmatch(name):
+            raise InvalidArgumentError(f"weights: {str(name)[:70]!r} is no namespace: 1 to 64 characters of A-Z a-z 0-9 . _ : - are one")
+        _integer(weight, f"weights of {name}", 1, WEIGHT_MAX)
+    return {name: value[name] for name in sorted(value)}
 
 
 def check_param_us(schedule: Mapping[str, Any], param_us: Any) -> int:

@@ -397,7 +397,8 @@ class BaseClient(ABC):
         """Set limits of a queue, those that are given (None takes one away), or read it when none is. NotFoundError.
 
         `concurrency`: runs leased at once; `rate` ("100/s", "5/m") and `burst` (tokens): leases in time; `key_concurrency` (1 unless
-        set) and `key_rate`: the same for each concurrency key. UnimplementedError for `weights`.
+        set) and `key_rate`: the same for each concurrency key; `weights` ({namespace: 1 to 1,000}, others have 1; all at once): shares
+        of the leases between namespaces that have runs of equal priority.
         """
         return self._do(verbs_queues.queue_ask(name, settings), timeout)
 

@@ -4,7 +4,11 @@
     key_concurrency   at most so many of one concurrency key (1 unless set), within the queue
     rate, burst       a token bucket: a lease takes a token; `burst` is what it holds (a tenth of a second's tokens unless set, at least 1)
     key_rate          another one for each key
+    weights           shares of its namespaces in the leases, among runs of equal priority (1 unless told); see `_ready`
     paused            nothing is leased; runs wait
+
+A job's own `concurrency` counts like a key's: runs of that job that are leased at once. A run obeys the number it was made with; while
+runs of one job with different numbers wait, the smallest counts for all.
 
 What is leased is counted in the run table, so the first two are exact across kills and restarts. Buckets are soft and refilled on the
 monotonic clock; a new one is empty, so a restart never adds to a rate. A limit holds back its own lines and stands in nobody else's way.
@@ -12,16 +16,18 @@ monotonic clock; a new one is empty, so a restart never adds to a rate. A limit 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from . import protocol
+from ._ready import Ready
 from .arguments import done
 from .checks import check_name, check_queue_settings, parse_rate
 from .errors import InvalidArgumentError, ResourceExhaustedError
-from .model import BATCH_MAX, NEVER, PRIORITY_MAX, QUEUES_MAX, US, RunState
+from .model import BATCH_MAX, NEVER, QUEUES_MAX, US, RunState, display_name
 from .overlap import cancel_rows
 
 if TYPE_CHECKING:
@@ -30,12 +36,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .engine import Engine
-    from .state import State
+    from .state import Line, State
     from .turn import Incoming, Now
 
 AGEING_US: Final = 300 * US  # waiting that lifts a run by one step of priority
 _BUCKETS_MAX: Final = 10_000  # of keys; beyond it the full ones are forgotten
-_KEY, _QUEUE_LEASED, _KEY_LEASED, _QUEUE = 5, 2, 3, 4  # rows of RunTable.ready
+BATCH_US: Final = 4_000.0  # work of a batch while namespaces come and go
+VISIT_US: Final = 10 * US  # so long after the last one
+BESIDE_US: Final = 2.0  # what a run costs a worker beside user code
+_MASKS_MAX: Final = 1_000
+_ALL: Final = np.empty(0, np.uint8)
+_FREE: Final = np.empty(0)
+_QUEUE: Final = 4  # row of RunTable.ready
 
 
 @dataclass(slots=True)
@@ -64,26 +76,6 @@ def _bucket(rate: str, burst: int | None, since_us: int) -> Bucket:
     return Bucket(count, per_us, burst or max(1, count * US // (10 * per_us)), since_us)
 
 
-@dataclass(slots=True)
-class Room:
-    """What one limit leaves, for all lines under it."""
-
-    left: int
-    wanted: int = 0
-    lines: int = 0  # that still ask in this round
-
-
-@dataclass(slots=True)
-class Choice:
-    """A ready line that may give runs."""
-
-    line: int
-    most: int
-    last: int  # when it was served, by count
-    rooms: list[Room] = field(default_factory=list)
-    take: int = 0
-
-
 class Limits:
     """The settings at work. Soft: made anew at a start."""
 
@@ -93,8 +85,13 @@ class Limits:
         self._key_since: dict[str, int] = {}  # when the key buckets of a queue began to fill
         self._key_rates: dict[tuple[str, str], Bucket] = {}
         self._key_rates_max = _BUCKETS_MAX
-        self._served: dict[int, int] = {}  # line -> number of the last pick that took of it
-        self._picks = 0
+        self._ready = Ready(state.runs, AGEING_US)
+        self._masks: dict[frozenset[str], NDArray[np.uint8]] = {}
+        self._queue_names: list[str] = []  # by number
+        self._key_names: list[tuple[str, str]] = []
+        self._key_most, self._rated = np.zeros(0, np.int64), np.zeros(0, np.uint8)  # by number of the queue
+        self._stale = False  # these two are of other settings
+        self._weighed = 0  # namespaces in queues whose weight was told
         self.wake_us = NEVER  # monotonic: when a token comes that somebody waits for
         for name in state.queues:
             self.changed(name, {}, mono_us)
@@ -111,6 +108,11 @@ class Limits:
             if "key_rate" in new:
                 self._key_since[name] = mono_us
             self._key_rates = {pair: bucket for pair, bucket in self._key_rates.items() if pair[0] != name}
+        self._stale = True
+        if old.get("weights") != new.get("weights"):
+            for (queue, namespace), number in islice(self._state.group_numbers.items(), self._weighed):
+                if queue == name:
+                    self._ready.weigh(number, new.get("weights", {}).get(namespace, 1))
 
     def _key_bucket(self, queue: str, key: str, rate: str, mono_us: int) -> Bucket:
         bucket = self._key_rates.get((queue, key))
@@ -139,94 +141,77 @@ class Limits:
 
     # What may be leased
 
-    def _room(self, bucket: Bucket | None, left: int, now_us: int) -> int:
-        """What is left under a limit, which may have been lowered, and its rate; a missing token is waited for."""
-        if bucket is None or left <= 0:
-            return max(0, left)
+    def _left(self, name: str, number: int, settings: dict[str, Any], now_us: int) -> int:
+        """What the limits of a queue leave; they may have been lowered. A token that is missing is waited for."""
+        left = 0 if settings.get("paused") else settings.get("concurrency", NEVER) - self._state.runs.leased(number)
+        bucket = self._rates.get(name)
+        return max(0, left) if bucket is None or left <= 0 else min(left, self._tokens(bucket, now_us))
+
+    def _tokens(self, bucket: Bucket, now_us: int) -> int:
         tokens = bucket.tokens(now_us)
         if tokens <= 0:
             self.wake_us = min(self.wake_us, bucket.next_us())
-        return min(left, tokens)
+        return max(0, tokens)
 
-    def _queue_room(self, name: str, leased: int, now_us: int) -> Room | None:
-        settings = self._state.queues.get(name)
-        if settings is None:
-            return None
-        if settings.get("paused"):
-            return Room(0)
-        concurrency = settings.get("concurrency")
-        if concurrency is None and "rate" not in settings:
-            return None
-        return Room(self._room(self._rates.get(name), NEVER if concurrency is None else concurrency - leased, now_us))
+    def _catch_up(self) -> None:
+        """Numbers that definitions brought since the last pick."""
+        state = self._state
+        if len(self._queue_names) < len(state.queue_numbers) or self._stale:
+            self._queue_names, self._stale = list(state.queue_numbers), False
+            mine = [state.queues.get(name, {}) for name in self._queue_names]
+            self._key_most = np.array([settings.get("key_concurrency", 1) for settings in mine], np.int64)
+            self._rated = np.array(["key_rate" in settings for settings in mine], np.uint8)
+        if len(self._key_names) < len(state.key_numbers):
+            self._key_names += islice(state.key_numbers, len(self._key_names), None)
+        if self._weighed < len(state.group_numbers):
+            for (queue, namespace), number in islice(state.group_numbers.items(), self._weighed, None):
+                self._ready.weigh(number, state.queues.get(queue, {}).get("weights", {}).get(namespace, 1))
+            self._weighed = len(state.group_numbers)
 
-    def _key_room(self, queue: str, key: str, leased: int, now_us: int) -> Room:
-        settings = self._state.queues.get(queue, {})
-        rate = settings.get("key_rate")
-        bucket = None if rate is None else self._key_bucket(queue, key, rate, now_us)
-        return Room(self._room(bucket, settings.get("key_concurrency", 1) - leased, now_us))
+    def _mask(self, names: frozenset[str], numbers: dict[str, int]) -> NDArray[np.uint8]:
+        """1 for each of these tasks or queues, by number."""
+        known = self._masks.get(names)
+        if known is None or len(known) != len(numbers):
+            if len(self._masks) >= _MASKS_MAX:
+                self._masks.clear()
+            known = self._masks[names] = np.zeros(len(numbers), np.uint8)
+            known[[numbers[name] for name in names if name in numbers]] = 1
+        return known
 
-    def _unblocked(self) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Ready lines but those whose key has no room: there may be very many of these."""
-        columns, since = self._state.runs.ready()
-        keyed = columns[_KEY] > 0
-        if keyed.any():
-            most = np.ones(len(self._state.queue_numbers), np.uint32)
-            for name, settings in self._state.queues.items():
-                if "key_concurrency" in settings and name in self._state.queue_numbers:
-                    most[self._state.queue_numbers[name]] = settings["key_concurrency"]
-            keep = ~keyed | (columns[_KEY_LEASED] < most[columns[_QUEUE]])
-            columns, since = columns[:, keep], since[keep]
-        return columns, since
+    def _look(self, tasks: frozenset[str], queues: frozenset[str], *, unlimited: bool = False) -> tuple[list[int], list[int], list[int]]:
+        self._catch_up()
+        state = self._state
+        wanted = self._mask(queues, state.queue_numbers) if queues else _ALL
+        return self._ready.look(self._mask(tasks, state.task_numbers), wanted, self._key_most, self._rated, unlimited)
 
-    def pick(self, tasks: frozenset[str], queues: frozenset[str], credit: int, sharing: int, now: Now) -> NDArray[np.uint32]:
-        """Ready runs for one of `sharing` workers that ask: by priority and age, what makes up for the past last, then even shares."""
-        columns, since = self._unblocked()
-        rooms: dict[str, Room | None] = {}
-        keys: dict[int, Room] = {}
-        ranks: dict[tuple[int, bool], list[Choice]] = {}
-        total = 0
-        for (line, waiting, leased, key_leased, _, key), at in zip(columns.T.tolist(), since.tolist(), strict=True):
-            what = self._state.line_of[line]
-            if what.task not in tasks or (queues and what.queue not in queues):
-                continue
-            choice = Choice(line, waiting, self._served.get(line, 0))
-            if what.queue not in rooms:
-                rooms[what.queue] = self._queue_room(what.queue, leased, now.mono_us)
-            room = rooms[what.queue]
-            if room is not None:
-                if room.left <= 0:
-                    continue
-                choice.rooms.append(room)
-            if key:
-                if key not in keys:
-                    keys[key] = self._key_room(what.queue, what.key, key_leased, now.mono_us)
-                choice.rooms.append(keys[key])
-            choice.most = min(waiting, *(r.left for r in choice.rooms)) if choice.rooms else waiting
-            if choice.most <= 0:
-                continue
-            if room is None:
-                total += choice.most
-            else:
-                room.wanted += choice.most
-            age = max(0, now.wall_us - at) // AGEING_US
-            ranks.setdefault((min(PRIORITY_MAX, what.priority + age), not what.backlog), []).append(choice)
-        total += sum(min(room.left, room.wanted) for room in rooms.values() if room is not None)
-        return self._take(ranks, min(credit, -(-total // sharing)))
+    def pick(self, tasks: frozenset[str], queues: frozenset[str], credit: int, sharing: int, now: Now,
+             means: dict[str, tuple[int, float]]) -> NDArray[np.uint32]:
+        """Ready runs for one of `sharing` workers that ask, in their order (see `_ready`), as far as limits let them go.
 
-    def _take(self, ranks: dict[tuple[int, bool], list[Choice]], credit: int) -> NDArray[np.uint32]:
-        runs = self._state.runs
-        self._picks += 1
-        parts = []
-        for rank in sorted(ranks, reverse=True):
-            if credit <= 0:
-                break
-            lines = ranks[rank]
-            credit = _share(lines, credit)
-            for choice in sorted(lines, key=lambda c: c.take):  # a short part does not wait behind a long one
-                if choice.take:
-                    parts.append(runs.peek(choice.line, choice.take))
-                    self._served[choice.line] = self._picks
-        return np.concatenate(parts) if parts else np.empty(0, np.uint32)
+        `means`: measured run times of tasks. While namespaces come and go beside one that always has runs, a batch has no more than a few
+        milliseconds' work, so that whoever comes is soon served.
+        """
+        found, keys, owners = self._look(tasks, queues)
+        if not found:
+            return np.empty(0, np.uint32)
+        for number in found:
+            name = self._queue_names[number]
+            settings = self._state.queues.get(name)
+            if settings is not None:
+                self._ready.queue_left(number, self._left(name, number, settings, now.mono_us))
+        for key, owner in zip(keys, owners, strict=True):
+            name = self._queue_names[owner]
+            rate = self._state.queues[name]["key_rate"]
+            self._ready.key_left(key, self._tokens(self._key_bucket(name, self._key_names[key - 1][1], rate, now.mono_us), now.mono_us))
+        visited = 0 <= self._ready.visit_us > now.mono_us - VISIT_US
+        return self._ready.take(now.wall_us, now.mono_us, credit, sharing, self._costs(means) if visited else _FREE, BATCH_US)
+
+    def _costs(self, means: dict[str, tuple[int, float]]) -> NDArray[np.float64]:
+        """What a run of each task costs, in microseconds: as measured, and what a worker does beside."""
+        costs = np.zeros(len(self._state.task_numbers))
+        for task, (_, mean) in means.items():
+            costs[self._state.task_numbers[task]] = mean + BESIDE_US
+        return costs
 
     # What is held back
 
@@ -247,15 +232,21 @@ class Limits:
         found: dict[tuple[str, str, str], int] = {}
         columns, _ = self._state.runs.ready()
         reasons: dict[str, str | None] = {}
-        for line, waiting, _, key_leased, _, key in columns.T.tolist():
+        for line, waiting, _, key_leased, _, _, job_leased in columns.T.tolist():
             what = self._state.line_of[line]
             if what.queue not in reasons:
                 reasons[what.queue] = self._holding(what.queue, now_us)
-            reason = reasons[what.queue] or (self._key_reason(what.queue, what.key, key_leased, now_us) if key else None)
+            reason = reasons[what.queue] or self._narrow(what, key_leased, job_leased, now_us)
             if reason is not None:
                 place = what.task, what.queue, reason
                 found[place] = found.get(place, 0) + waiting
         return [{"task": task, "queue": queue, "runs": n, "reason": reason} for (task, queue, reason), n in sorted(found.items())]
+
+    def _narrow(self, line: Line, key_leased: int, job_leased: int, now_us: int) -> str | None:
+        """What holds back the runs of one key or job."""
+        if line.job and job_leased >= line.job_most:
+            return f"job {display_name(line.job)} has {job_leased} runs leased, its concurrency is {line.job_most}"
+        return self._key_reason(line.queue, line.key, key_leased, now_us) if line.key else None
 
     def _key_reason(self, queue: str, key: str, leased: int, now_us: int) -> str | None:
         settings = self._state.queues.get(queue, {})
@@ -266,32 +257,6 @@ class Limits:
         if bucket is not None and bucket.tokens(now_us) <= 0:
             return f"queue {queue} starts {settings['key_rate']} of a concurrency key"
         return None
-
-
-def _share(lines: list[Choice], credit: int) -> int:
-    """Give each line an even share, in rounds: what one can't use goes to the others. What is left of the credit.
-
-    Within a limit the lines share alike what it leaves; who was served longest ago comes first, so nobody is passed over twice.
-    """
-    asking = sorted(lines, key=lambda c: (c.last, c.most))
-    while credit > 0 and asking:
-        before = credit
-        for choice in asking:
-            for room in choice.rooms:
-                room.lines += 1
-        for k, choice in enumerate(asking):
-            take = min(-(-credit // (len(asking) - k)), choice.most - choice.take)
-            for room in choice.rooms:
-                take = min(take, -(-room.left // room.lines))
-                room.lines -= 1
-            for room in choice.rooms:
-                room.left -= take
-            choice.take += take
-            credit -= take
-        if credit == before:
-            break
-        asking = [c for c in asking if c.take < c.most and all(room.left > 0 for room in c.rooms)]
-    return credit
 
 
 # Verbs

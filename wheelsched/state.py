@@ -57,7 +57,9 @@ class State:
         self.lines: dict[Line, int] = {}  # ready line -> list of runs
         self.line_of: dict[int, Line] = {}
         self.queue_numbers: dict[str, int] = {}  # all that a definition named, settings or not
-        self.key_numbers: dict[tuple[str, str], int] = {}  # (queue, concurrency key)
+        self.key_numbers: dict[tuple[str, str], int] = {}  # (queue, concurrency key); ("", job): of a job with its own concurrency
+        self.group_numbers: dict[tuple[str, str], int] = {}  # (queue, namespace)
+        self.task_numbers: dict[str, int] = {}
         self.queues: dict[str, dict[str, Any]] = {}  # queue -> its settings, those alone that are not the house's
         self.workers: dict[int, Worker] = {}
         self.notes: dict[int, str] = {}
@@ -98,19 +100,29 @@ class State:
         self.specs[spec] = wire
         self.spec_ids[spec_bytes(wire)] = spec
         queue, key = wire["queue"], wire["concurrency_key"] or ""
-        line = Line(queue, wire["priority"], wire["namespace"], wire["task"], backlog=False, key=key)
-        self.runs.set_spec(spec, self._line(line), self._line(line._replace(backlog=True)), wire["retry"]["attempts"])
+        most, expires_us = wire.get("concurrency", 0), wire["expires_after_us"]
+        line = Line(queue, wire["priority"], wire["namespace"], wire["task"], False, key, wire.get("concurrency_of", ""), most)
+        first = line if expires_us is None else line._replace(expires_us=expires_us)
+        four = [self._line(one._replace(backlog=backlog)) for one in (first, line) for backlog in (False, True)]
+        self.runs.set_spec(spec, four[0], four[1], wire["retry"]["attempts"], four[2], four[3])
 
     def _line(self, line: Line) -> int:
         if line not in self.lines:
             if line.queue not in self.queue_numbers:
                 self.queue_numbers[line.queue] = self.runs.new_queue()
-            key = (line.queue, line.key)
-            if line.key and key not in self.key_numbers:
-                self.key_numbers[key] = self.runs.new_key()
-            self.lines[line] = self.runs.new_list(self.queue_numbers[line.queue], self.key_numbers.get(key, 0))
-            self.line_of[self.lines[line]] = line
+            group = self.group_numbers.setdefault((line.queue, line.namespace), len(self.group_numbers))
+            task = self.task_numbers.setdefault(line.task, len(self.task_numbers))
+            number = self.runs.new_list(
+                self.queue_numbers[line.queue], self._key(line.queue, line.key), self._key("", line.job), line.job_most, group, task,
+                line.priority, line.backlog, line.expires_us,
+            )
+            self.lines[line], self.line_of[number] = number, line
         return self.lines[line]
+
+    def _key(self, queue: str, key: str) -> int:
+        if key and (queue, key) not in self.key_numbers:
+            self.key_numbers[queue, key] = self.runs.new_key()
+        return self.key_numbers.get((queue, key), 0)
 
     def _put(self, f: dict[str, Any]) -> NDArray[np.uint32]:
         before = self.jobs.find(list(f["name"]), f["key"])

@@ -17,6 +17,9 @@ class Line(NamedTuple):
     task: str
     backlog: bool  # what makes up for the past
     key: str  # concurrency key; empty: none
+    job: str = ""  # full name of a job with a concurrency of its own
+    job_most: int = 0  # that concurrency
+    expires_us: int = -1  # deadline for a start, after the nominal time; negative: none
 
 
 @dataclass(slots=True)

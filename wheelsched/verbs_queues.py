@@ -39,11 +39,7 @@ def queue_ask(name: Any, settings: Mapping[str, Any]) -> Ask[QueueInfo]:
             raise InvalidArgumentError(f"queue: {key[:60]!r} is unknown: {hint}")
     if not settings:
         return Ask("queues", {}, lambda result: _only(_queues(result), wanted))
-    # weights go to the server unchecked: it refuses what it can't do, an older one all the more
-    checked = check_queue_settings({key: value for key, value in settings.items() if key != "weights"})
-    if settings.get("weights") is not None:
-        checked["weights"] = dict(settings["weights"]) if isinstance(settings["weights"], dict) else {}
-    return Ask("queue_set", {"name": wanted, "settings": checked}, _queue)
+    return Ask("queue_set", {"name": wanted, "settings": check_queue_settings(settings)}, _queue)
 
 
 def _only(found: list[QueueInfo], name: str) -> QueueInfo:

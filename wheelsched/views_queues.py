@@ -16,7 +16,7 @@ __all__ = ["QueueInfo"]
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
-    """A queue. `settings` has those alone that were set: concurrency, key_concurrency, burst, rate, key_rate."""
+    """A queue. `settings` has those alone that were set: concurrency, key_concurrency, burst, rate, key_rate, weights."""
 
     name: str
     settings: dict[str, Any]

@@ -68,7 +68,7 @@ def _pick(engine: Engine, seeker: Seeker, sharing: int) -> NDArray[np.uint32]:
     """Ready runs for one worker, as far as the limits of their queues let them go."""
     if engine.draining:
         return np.empty(0, np.uint32)
-    return engine.limits.pick(engine.sessions[seeker.conn].tasks, seeker.queues, seeker.credits, sharing, engine.now)
+    return engine.limits.pick(engine.sessions[seeker.conn].tasks, seeker.queues, seeker.credits, sharing, engine.now, engine.durations)
 
 
 def grant(engine: Engine, seeker: Seeker, rows: NDArray[np.uint32]) -> bytes:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _WORDS = {
     "concurrency": "concurrency", "rate": "rate", "burst": "burst", "key_concurrency": "key concurrency", "key_rate": "key rate",
 }
+_WEIGHTS_SHOWN = 5
 
 
 @click.group(cls=Verbs)
@@ -40,7 +41,10 @@ def list_() -> None:
 
 def limits(q: QueueInfo) -> str:
     """Its limits in words."""
-    return ", ".join(f"{word} {q.settings[key]}" for key, word in _WORDS.items() if key in q.settings) or "none"
+    told = [f"{word} {q.settings[key]}" for key, word in _WORDS.items() if key in q.settings]
+    weights = q.settings.get("weights", {})
+    told += [f"weight {name} {weight}" for name, weight in list(weights.items())[:_WEIGHTS_SHOWN]]
+    return ", ".join([*told, f"{len(weights) - _WEIGHTS_SHOWN} weights more"] if len(weights) > _WEIGHTS_SHOWN else told) or "none"
 
 
 def _limit(ctx: click.Context, param: click.Parameter, value: str | None) -> int | str | None:
@@ -52,6 +56,21 @@ def _limit(ctx: click.Context, param: click.Parameter, value: str | None) -> int
     return int(value)
 
 
+def _weights(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, int] | str | None:
+    """NAMESPACE=N, more than once; `none` takes all away."""
+    if not value or value == ("none",):
+        return value[0] if value else None
+    found: dict[str, int] = {}
+    for text in value:
+        name, equals, number = text.partition("=")
+        if not (name and equals and number.isascii() and number.isdecimal()):
+            raise click.BadParameter(f"{text!r}: NAMESPACE=N is wanted, such as billing=3, or none", ctx, param)
+        if name in found:
+            raise click.BadParameter(f"{name}: its weight is given twice", ctx, param)
+        found[name] = int(number)
+    return found
+
+
 @queue.command("set", epilog="wheelsched queue set mail --concurrency 20 --rate 100/s --key-concurrency 2")
 @click.argument("name")
 @click.option("--concurrency", callback=_limit, metavar="N", help="Runs that are leased at once.")
@@ -59,11 +78,13 @@ def _limit(ctx: click.Context, param: click.Parameter, value: str | None) -> int
 @click.option("--burst", callback=_limit, metavar="N", help="Leases at once within the rate (a tenth of a second's, at least 1).")
 @click.option("--key-concurrency", callback=_limit, metavar="N", help="Runs of one concurrency key that are leased at once (1).")
 @click.option("--key-rate", metavar="N/D", help="Leases of one concurrency key in time.")
+@click.option("--weight", "weights", callback=_weights, multiple=True, metavar="NAMESPACE=N",
+              help="Share of a namespace, 1 to 1000 (others: 1); repeat it, all at once.")
 def set_(name: str, **flags: Any) -> None:
     """Set limits of a queue; `none` takes one away, those not given stay as they are."""
     settings = {key: None if value == "none" else value for key, value in flags.items() if value is not None}
     if not settings:
-        raise click.UsageError("say which: --concurrency, --rate, --burst, --key-concurrency or --key-rate")
+        raise click.UsageError("say which: --concurrency, --rate, --burst, --key-concurrency, --key-rate or --weight")
     _show(shell().client.queue(name, **settings))
 
 
