@@ -15,7 +15,7 @@ from sim_judge import Judge
 from sim_oracle import zone_data
 
 from wheelsched import history, protocol, records, sessions, state
-from wheelsched.attempts import unpack_attempts
+from wheelsched.attempts import unpack_past
 from wheelsched.engine import Engine
 from wheelsched.keeper import Keeper
 from wheelsched.memory_journal import MemoryJournal
@@ -428,7 +428,7 @@ class World:
             assert run_id not in found or ledger or self.unsynced, f"run {run_id.hex()} is in history and in the table"
             if f["state"] == RunState.SKIPPED and run_id in found:
                 continue
-            attempts = {a[1]: Outcome(a[5]).name.lower() for a in unpack_attempts(live.runs.blobs(row)[2])}
+            attempts = {a[1]: Outcome(a[5]).name.lower() for a in unpack_past(live.runs.blobs(row)[2])[0]}
             if f["outcome"]:
                 attempts[int(f["token"])] = Outcome(int(f["outcome"])).name.lower()
             found[run_id] = (RunState(int(f["state"])).name.lower(), attempts)

@@ -231,6 +231,8 @@ def samples():
         ("REARM", {"at": at, "run": rows, "due": i8(at, at + 1, at + 2)}),
         ("EXPIRE", {"at": at, "run": rows}),
         ("QUEUE", {"at": at, "uid": 1000, "name": "mail", "settings": {"concurrency": 5, "rate": "100/s", "paused": True}}),
+        ("CHECKPOINT", {"at": at, "run": u4(3, 4), "checkpoint": records.Blobs([b"\xa4page", b"\x07"])}),
+        ("STALE", {"at": at, "run": u4(3, 4), "token": i8(1 << 32, (1 << 32) + 1), "outcome": u1(1, 2), "worker": 7}),
         ("CHAINED", {"at": at, "run": rows}),
     ]
 

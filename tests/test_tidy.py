@@ -21,11 +21,11 @@ HOUSE = [
     (0, True, "errors model config lags _wheel* _table* _rows* _hash* _jobs* _runs* _runrows* _ready _cron* _forecast*"),
     (1, True, "cron lint tzif zonedata schedule schedules grids calendars jitter ids records protocol checks definition memory_journal ownership"),
     (2, True, "state* engine* reads history turn specs spans due misfire overlap chains alarms expiry retime changes attempts why occurrences queues"),
-    (2, True, "commands workers sessions endings beats run_commands admin_commands put apply arguments forecast*"),
+    (2, True, "commands workers sessions endings beats live stale run_commands admin_commands put apply arguments forecast*"),
     (3, True, "views views_time views_forecast views_queues verbs verbs_time verbs_queues bulk staging"),
     (3, False, "journal journal_* postgres pool process worker execution external tasks builtin builtin_*"),
     (3, False, "__init__ client aclient session transport atransport"),
-    (4, True, "testing"),
+    (4, True, "testing inline"),
     (4, False, "server* boot clock connections keeper testing_plugin"),
     (5, False, "__main__ cli cli.* web web.* demo bench"),
 ]

@@ -35,6 +35,8 @@ class RunTable(RunRows):
         """End attempts."""
     def change(self, slots: NDArray[np.uint32], event: int, at: int, histories: dict[int, bytes]) -> None:
         """Cancel, redrive or discard."""
+    def set_history(self, slot: int, history: bytes) -> None:
+        """Replace what is packed of one run's past."""
     def ask_cancel(self, slots: NDArray[np.uint32]) -> None:
         """Mark leased runs as to be cancelled."""
     def supersede(self, slots: NDArray[np.uint32], disposition: NDArray[np.uint8], reason: NDArray[np.uint8], at: int) -> None:

@@ -267,6 +267,15 @@ cdef class RunTable(RunRows):
             r.history = NULL
             r.history = blob_from(data)
 
+    def set_history(self, uint32_t slot, bytes history):
+        """Replace what is packed of one run's past."""
+        assert self.live(slot), f"no run in row {slot}"
+        cdef Run* r = self.run(slot)
+        self.touch(slot)
+        blob_drop(r.history)
+        r.history = NULL
+        r.history = blob_from(history)
+
     def ask_cancel(self, const uint32_t[::1] slots):
         """Mark leased runs: whatever their attempt comes to, they end as cancelled unless they succeed."""
         cdef Py_ssize_t i

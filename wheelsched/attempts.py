@@ -1,4 +1,6 @@
-"""Ended attempts of a run, as they are kept in one byte string behind each other. Pure."""
+"""The past of a run, as it is kept in one byte string: MessagePack values behind each other, an array for each ended attempt and a
+map for each completion that was refused. Pure.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,21 @@ def pack_attempt(row: Any, started_us: int, ended_us: int, outcome: int, result:
     return data
 
 
-def unpack_attempts(data: bytes) -> list[list[Any]]:
-    """The attempts kept in `data`, oldest first."""
+def pack_stale(token: int, worker: int, outcome: int, at_us: int) -> bytes:
+    """One refused completion."""
+    data: bytes = msgpack.packb({"token": token, "worker": worker, "outcome": outcome, "at_us": at_us}, use_bin_type=True)
+    return data
+
+
+def unpack_past(data: bytes) -> tuple[list[list[Any]], list[dict[str, Any]]]:
+    """(attempts, refused completions) kept in `data`, each oldest first."""
+    attempts: list[list[Any]] = []
+    stale: list[dict[str, Any]] = []
     unpacker = msgpack.Unpacker(raw=False)
     unpacker.feed(data)
-    return list(unpacker)
+    for entry in unpacker:
+        if isinstance(entry, list):
+            attempts.append(entry)
+        else:
+            stale.append(entry)
+    return attempts, stale

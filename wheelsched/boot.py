@@ -79,7 +79,7 @@ def _take_over(state: State, config: Config, clock: Clock, boot: str) -> Engine:
     engine = Engine(
         state, Zones(load_zone), history.pack, clock.now(), zone_version=ZONE_VERSION, boot_id=boot, server=f"wheelsched {__version__}"
     )
-    engine.clock_offset_us = config.clock_offset_us
+    engine.clock_offset_us, engine.lease_us = config.clock_offset_us, config.lease_us
     if config.hold and state.meta.held_us < 0:
         set_hold(engine, os.geteuid(), on=True, note="serve --hold")
     for worker, known in list(state.workers.items()):

@@ -6,11 +6,13 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from .errors import ConfigError, WheelschedError
-from .model import US, format_duration, parse_duration
+from .model import LEASE_US, US, format_duration, parse_duration
 
 WORKERS_MAX: Final = 1_024
 SOCKET_PATH_MAX: Final = 107  # bytes; the kernel's limit for a Unix socket
 RESERVE_BYTES: Final = 64 * 1024 * 1024
+LEASE_MIN_US: Final = US
+LEASE_MAX_US: Final = 3_600 * US
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +36,13 @@ class Config:
     snapshot_bytes: int = 64 * 1024 * 1024  # journal bytes after which a snapshot is taken
     retention_us: int = 30 * 86_400 * US
     drain_us: int = 30 * US  # how long open runs may take to end at a stop
+    lease_us: int = LEASE_US  # how long a worker may be silent
 
 
-_DURATIONS: Final = {"clock_offset": "clock_offset_us", "clock_check": "clock_check_us", "retention": "retention_us", "drain": "drain_us"}
+_DURATIONS: Final = {
+    "clock_offset": "clock_offset_us", "clock_check": "clock_check_us", "retention": "retention_us", "drain": "drain_us",
+    "lease": "lease_us",
+}
 _LIMITS: Final = {
     "workers": (0, WORKERS_MAX), "map_size": (1024 * 1024, 2**46), "reserve_bytes": (0, 2**40), "socket_mode": (0, 0o777),
     "snapshot_bytes": (64 * 1024, 2**40),
@@ -56,6 +62,8 @@ def load(*layers: dict[str, Any]) -> Config:
     for key, target in _DURATIONS.items():
         if key in merged:
             merged[target] = _duration(key, merged.pop(key))
+    if not LEASE_MIN_US <= merged.get("lease_us", LEASE_US) <= LEASE_MAX_US:
+        raise ConfigError(f"lease: 1s to 1h are allowed, not {format_duration(merged['lease_us'])}")
     for key, (low, high) in _LIMITS.items():
         if key in merged and (isinstance(merged[key], bool) or not isinstance(merged[key], int) or not low <= merged[key] <= high):
             raise ConfigError(f"{key}: a whole number from {low} to {high} is wanted, not {merged[key]!r}")

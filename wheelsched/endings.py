@@ -14,6 +14,7 @@ from .errors import InvalidArgumentError
 from .misfire import skip_unattended
 from .model import INSTANT_MAX_US, NEVER, OUTPUT_MAX, SERVER_UID, Disposition, Event, JobState, Outcome, Trigger
 from .sessions import session_of
+from .stale import record_stale
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -66,9 +67,11 @@ def finish(engine: Engine, cmd: Incoming) -> bytes:
     late = np.flatnonzero(verdict == _ENDED)
     same = engine.state.runs.gather(rows[late])["outcome"] == outcome[late]
     verdict[late] = np.where(same | (outcome[late] == Outcome.NOT_STARTED), ACCEPTED, STALE)
-    answer = np.where(verdict == STALE, STALE, ACCEPTED).astype(np.uint8)
-    engine.counters["stale"] += int((answer == STALE).sum())
-    return protocol.encode_ok(cmd.request.id, {"verdict": answer.tobytes()})
+    stale = verdict == STALE
+    if stale.any():
+        record_stale(engine, session.worker, rows, token, outcome, stale)
+        engine.counters["stale"] += int(stale.sum())
+    return protocol.encode_ok(cmd.request.id, {"verdict": np.where(stale, STALE, ACCEPTED).astype(np.uint8).tobytes()})
 
 
 def _measure(engine: Engine, spec: NDArray[np.uint32], took: NDArray[np.int64]) -> None:
@@ -88,6 +91,7 @@ def end_attempts(engine: Engine, rows: NDArray[np.uint32], outcome: NDArray[np.u
     """Decide what each ended attempt leads to, and record it. A deleted job's failure is not retried: the run is cancelled."""
     back = outcome == Outcome.NOT_STARTED
     fields = engine.state.runs.gather(rows)
+    engine.running.forget(fields["token"])
     asked = (fields["flags"] & 1) > 0
     deleted = engine.state.jobs.gather(np.ascontiguousarray(fields["job"]))["state"] == JobState.DELETED
     if (back & ~asked).any():
@@ -174,6 +178,7 @@ def _after_failure(engine: Engine, row: Any, result: bytes) -> tuple[int, int]:
 
 def give_back(engine: Engine, rows: NDArray[np.uint32]) -> None:
     """Leases end without an attempt being spent: user code was not entered."""
+    engine.running.forget(engine.state.runs.gather(rows)["token"])
     engine.record("GIVE_BACK", {"at": engine.now.wall_us, "run": rows})
     engine.counters["given_back"] += len(rows)
     engine.watch(rows)

@@ -19,6 +19,7 @@ from .alarms import Alarms
 from .calendars import Calendars
 from .errors import InternalError, ScheduleError, UnimplementedError, WheelschedError
 from .expiry import Expiry
+from .live import Live
 from .misfire import as_columns
 from .model import (
     BATCH_MAX,
@@ -81,8 +82,9 @@ class Engine:
         self.sessions: dict[int, Session] = {}  # by connection
         self.seekers: list[Seeker] = []  # lease requests that wait for runs
         self.waiters: dict[bytes, list[tuple[int, int, int]]] = {}  # run id -> (connection, request id, monotonic deadline)
-        self.running: dict[int, int] = {}  # worker -> token whose user code was entered, as last seen; not journaled
+        self.running = Live()  # which attempts have entered user code, as last seen, and what they told; not journaled
         self.gone: dict[int, int] = {}  # external worker without a connection -> monotonic end of its lease
+        self.lease_us = LEASE_US
         self.instance = b""
         self.clock_offset_us = 0
         self.draining = False
@@ -142,7 +144,7 @@ class Engine:
 
     def adopt(self, worker: int) -> None:
         """An external worker of a former generation: its leases hold for one lease more."""
-        self.gone[worker] = self.now.mono_us + LEASE_US
+        self.gone[worker] = self.now.mono_us + self.lease_us
 
     def lose(self, gone: WorkerGone) -> None:
         """A worker of a former generation, before the first turn; the records go out with that turn."""

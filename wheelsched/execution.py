@@ -54,9 +54,9 @@ class Work(Batch):
         """As for Batch."""
         return self._runner.told_to_end(self.tokens[row], asking=True)
 
-    def heartbeat(self, row: int, text: str) -> None:
+    def heartbeat(self, row: int, text: str, checkpoint: bytes | None) -> None:
         """As for Batch."""
-        self._runner.heartbeat(self, row, text)
+        self._runner.heartbeat(self, row, text, checkpoint)
 
 
 class Outputs:
@@ -159,8 +159,8 @@ def _text(value: str) -> str:
 class Runner:
     """Runs the rows of batches, one at a time, and tells the started file which."""
 
-    def __init__(self, file: process.StartedFile, outputs: Outputs, heartbeat: Callable[[Work, int, str], None]) -> None:
-        """`heartbeat` sends a row's progress."""
+    def __init__(self, file: process.StartedFile, outputs: Outputs, heartbeat: Callable[[Work, int, str, bytes | None], None]) -> None:
+        """`heartbeat` sends a row's progress and checkpoint."""
         self.file = file
         self.words = file.words
         self.outputs = outputs

@@ -24,7 +24,7 @@ import numpy as np
 
 from . import process, protocol
 from .errors import UnavailableError
-from .model import HEARTBEAT_US, KILL_GRACE_US, LEASE_US, NEVER, US, Outcome
+from .model import NEVER, US, Outcome
 from .pool import Executor, Exited, Pool
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 RECONNECT_US: Final = 200_000
 DRAIN_US: Final = 30 * US
-DISTRUST_US: Final = 2 * KILL_GRACE_US  # a lease is given up this long before it ends
+DISTRUST: Final = 5  # a lease is given up when a fifth of it is left
 FINISH_ROWS_MAX: Final = 2_000  # rows of one frame, each with a result
 _STOP: Final = {"n": 0, "stop": True}
 
@@ -275,7 +275,7 @@ class Supervisor:
                 raise UnavailableError(f"{self.path}: {e.strerror}") from e
             return
         slot.up = Stream(sock, protocol.REPLY_MAX)
-        again = [s for s in slot.unanswered.values() if s.verb not in ("hello", "heartbeat")] + slot.parked
+        again = [s for s in slot.unanswered.values() if s.verb in ("lease", "finish") or _keeps(s)] + slot.parked
         slot.unanswered, slot.parked = {}, []
         hello = {"version": protocol.VERSION, "role": "worker", "name": f"{self.name}-{slot.number}", "tasks": slot.tasks}
         self._request(slot, Sent("hello", hello, 0, 0, 0))
@@ -302,25 +302,25 @@ class Supervisor:
             for token in tokens.tolist():
                 slot.held.pop(token, None)
         sent = Sent(request.verb, args, worker, request.id, 0)
-        if slot.up is None and request.verb == "heartbeat":
+        if slot.up is None and request.verb == "heartbeat" and not _keeps(sent):
             slot.down.send(protocol.encode_ok(request.id, {"cancel": [], "stale": []}))
         else:
             self._request(slot, sent)
 
     def _from_server(self, slot: Slot, reply: protocol.Reply) -> None:
         sent = slot.unanswered.pop(reply.id)
+        alive = sent.executor == slot.executor.worker and slot.down.open
         if reply.error is not None:
-            if reply.error.code != "failed_precondition" or sent.verb == "hello" or slot.up is None:
+            if not _keeps(sent):
                 raise reply.error
-            slot.unanswered[reply.id] = sent  # silent for so long that it counts as gone: hello again, and this once more
-            slot.up.close()
+            if alive:  # user code waits for it
+                slot.down.send(protocol.encode_error(sent.id, reply.error))
             return
         result = reply.result
-        alive = sent.executor == slot.executor.worker and slot.down.open
         if sent.verb == "hello":
             slot.hello = result
             slot.beat_us = sent.at_us + int(result["heartbeat_us"])
-            slot.trust_us = sent.at_us + int(result["lease_us"]) - DISTRUST_US
+            slot.trust_us = sent.at_us + _trust_us(result)
             if slot.greeting and slot.down.open:
                 slot.down.send(protocol.encode_ok(slot.greeting, result))
             slot.greeting = 0
@@ -328,15 +328,20 @@ class Supervisor:
         if sent.verb == "lease":
             if result["n"]:
                 self._granted(slot, sent, result, alive=alive)
-            elif alive:
+            elif alive and result.get("stop"):
                 slot.parked.append(sent)  # the server is stopping: the executor waits for the next one
+            elif alive:
+                self._request(slot, sent)  # it was silent for so long that its request was dropped
             return
         if sent.verb == "heartbeat":
-            slot.trust_us = max(slot.trust_us if slot.trust_us != NEVER else 0, sent.at_us + LEASE_US - DISTRUST_US)
+            assert slot.hello is not None
+            slot.trust_us = max(slot.trust_us if slot.trust_us != NEVER else 0, sent.at_us + _trust_us(slot.hello))
             tokens = np.frombuffer(sent.args["token"], np.int64).tolist()
             for row in [*result["cancel"], *result["stale"]]:
                 if tokens[row] in slot.held:
                     self.pool.cancel(slot.executor.worker, tokens[row])
+            for row in result["stale"]:  # another worker's by now: what it still comes to is reported by the executor alone
+                slot.held.pop(tokens[row], None)
         if alive:
             slot.down.send(protocol.encode_ok(sent.id, result))
 
@@ -355,7 +360,8 @@ class Supervisor:
 
     def _beat(self, slot: Slot, now: int) -> None:
         """Renew the lease; tell what was entered. An idle worker beats too."""
-        slot.beat_us = now + (HEARTBEAT_US if slot.hello is None else int(slot.hello["heartbeat_us"]))
+        assert slot.hello is not None
+        slot.beat_us = now + int(slot.hello["heartbeat_us"])
         started = slot.executor.inside()[0] if slot.executor.worker in self.pool.executors else 0
         held = sorted(slot.held.items())
         self._request(slot, Sent("heartbeat", {
@@ -396,6 +402,17 @@ class Supervisor:
             "outcome": bytes(r[2] for r in rows), "started_us": zero, "ended_us": zero,
             "result": [[i, result] for i, r in enumerate(rows) if r[2] != Outcome.NOT_STARTED],
         }, 0, 0, 0))
+
+
+def _keeps(sent: Sent) -> bool:
+    """Is it a heartbeat with a checkpoint, whose answer user code waits for?"""
+    return sent.verb == "heartbeat" and bool(sent.args.get("checkpoint"))
+
+
+def _trust_us(hello: dict[str, Any]) -> int:
+    """For how long a lease is relied upon, from before the request that renewed it."""
+    lease_us = int(hello["lease_us"])
+    return lease_us - lease_us // DISTRUST
 
 
 def _mono_us() -> int:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from .live import Live
     from .state import State
 
 VERSION: Final = 2
@@ -257,7 +258,7 @@ def and_more(found: Any, blocks: list[bytes], verb: str, args: dict[str, Any]) -
 
 
 def runs_page(
-    state: State, blocks: Iterator[tuple[int, bytes]], args: dict[str, Any], running: dict[int, int], limit: int
+    state: State, blocks: Iterator[tuple[int, bytes]], args: dict[str, Any], running: Live, limit: int
 ) -> dict[str, Any]:
     """A page of runs, oldest first: history, then the table. `blocks` starts at the block of the position `after`.
 

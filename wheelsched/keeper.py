@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from .config import Config
     from .journal import LmdbJournal
+    from .live import Live
     from .state import State
     from .turn import Effects
 
@@ -156,7 +157,7 @@ class Keeper:
         """Scheduled runs in history that are later than an instant."""
         return [pair for _, data in of_runs(self.blocks()) for pair in Block(data).fired_after(us)]
 
-    def runs_page(self, state: State, args: dict[str, Any], running: dict[int, int]) -> dict[str, Any]:
+    def runs_page(self, state: State, args: dict[str, Any], running: Live) -> dict[str, Any]:
         """A page of runs, history first."""
         limit = args.get("limit")
         limit = PAGE_MAX if limit is None else limit
@@ -168,7 +169,7 @@ class Keeper:
         start = after[0] if after is not None and after[0] >= 0 else 0
         return runs_page(state, self.blocks(start), args, running, min(limit, PAGE_MAX))
 
-    def run(self, state: State, args: dict[str, Any], running: dict[int, int]) -> dict[str, Any]:
+    def run(self, state: State, args: dict[str, Any], running: Live) -> dict[str, Any]:
         """One run, from the table or from history."""
         run_id = parse_run_id(args.get("id"))
         row = state.find_run(run_id)

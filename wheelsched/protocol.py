@@ -110,7 +110,8 @@ A job: name, state, spec, param_us, payload, version, note, next_us, cursor_us (
 created_us, updated_us, and from put: result ("created" "updated" "unchanged").
 A run: id, job, trigger, task, queue, scheduled_us, created_us, queued_us, started_us, ended_us, next_us, state, reason, attempt, token,
 worker, result, missed, until_us and count (a skipped range), late (bool), disposition (text, as in a fate), blocking (run id or nil: the
-run that it had to give way to), attempts [{attempt, token, worker, started_us, ended_us, outcome, result}].
+run that it had to give way to), attempts [{attempt, token, worker, started_us, ended_us, outcome, result}], stale [{token, worker,
+outcome, at_us}] (completions that were refused), progress and heartbeat_us (of the open attempt, as its own code told; or nil).
 `result` is a map or nil: {value: bin (a MessagePack value), stdout: bin, stderr: bin, stdout_cut, stderr_cut (bytes left out), type,
 message, traceback, retry}; the last four after a failure. A worker sends retry: false for a failure that no further attempt can mend.
 A fate is what became of one occurrence: {disposition, reason, run_id, at_us, text, scheduled_us, until_us, count, blocking}; all but
@@ -134,11 +135,18 @@ Workers:
     finish     id, token (i64), outcome (u8), started_us (i64), ended_us (i64), result (sparse)
                -> verdict (u8 column: 1 accepted, 2 stale)
                outcome: 1 succeeded 2 failed 3 timed_out 4 lost 5 interrupted 6 cancelled 7 not_started (handed back, no attempt spent)
-    heartbeat  id, token (i64), started (u8), progress (sparse texts) -> cancel [rows], stale [rows]
+    heartbeat  id, token (i64), started (u8: user code was entered), progress (sparse texts of at most 1,000 characters), checkpoint
+               (sparse bins of at most 16 KiB, each a MessagePack value) -> cancel [rows], stale [rows]
+               For all that is held, every heartbeat_us at least: it renews the worker's lease, which is over lease_us after the last
+               one. A row with an entry in progress or checkpoint is a heartbeat of the run's own code; an empty text is one too, and
+               leaves the progress told before. The answer comes when the checkpoints are on disk; the next attempt is handed the last
+               one. `cancel`: runs to be ended. `stale`: rows whose lease is over, nothing of which was kept: stop them at once.
 
 The token is the fencing token of the lease. A completion counts only for the (run id, token) that holds the lease; any other is
-`stale`; the same completion sent again is answered as the first was. A worker executes the rows of a batch in token order unless it
-has several executors.
+`stale`, and the first 10 of a run are kept with it; the same completion sent again is answered as the first was. A worker that was
+silent for longer than its lease holds nothing any more; on the same connection it may go on at once: its heartbeats and completions
+tell it what is stale, and a lease request that it had open was answered with n = 0. A worker executes the rows of a batch in token
+order unless it has several executors.
 
 The life of a worker. It connects, says `hello` with version 1 and tasks {name: options} (options: {}, or queue, timeout_us, retry,
 priority, for those who enqueue the task without them), asks with `lease` for as many runs as it has room for, one request at a time,
@@ -151,9 +159,7 @@ worker's clock plus `clock_offset_us`, or 0 when user code was not entered. A re
 success, {type, message, traceback} after failure, stdout and stderr with either; each is at most 64 KiB, all together 208 KiB.
 Connection lost: connect again, say hello, beat with what is held, and send every `finish` that was not answered once more. The
 leases go on meanwhile for `lease_us`, also when the server was started anew; that the worker has another id now does not matter.
-Errors: `failed_precondition` ("say hello") means that the worker was silent for so long that it counts as gone: it says hello again, on
-this connection or a new one, and goes on as after a lost connection. `unavailable`, `storage_full`, `resource_exhausted`: the same again,
-later. Any other code is a fault of the worker.
+Errors: `unavailable`, `storage_full`, `resource_exhausted`: the same again, later. Any other code is a fault of the worker.
 Orderly end: finish the runs that were entered, hand back the others with outcome 7 (also those that come with a `lease` that was
 still to be answered, so its wait is best short), wait for the verdicts, close.
 """

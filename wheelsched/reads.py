@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack
 import numpy as np
 
-from .attempts import unpack_attempts
+from .attempts import unpack_past
 from .errors import InvalidArgumentError
 from .model import NEVER, Disposition, JobState, Outcome, Reason, RunState, Trigger, display_name
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .engine import Engine
+    from .live import Live
     from .state import State
 
 PAGE_MAX: Final = 1_000
@@ -58,10 +59,11 @@ def run_fields(f: dict[str, int], name: str, task: str, queue: str, result: byte
     """One run as the wire shows it, from the plain numbers of its row and its byte strings. Called for each row of a listing."""
     state, spent, worker, token, due = f["state"], f["attempt"], f["worker"], f["token"], f["due_us"]
     ended = msgpack.unpackb(result, raw=False) if result else None
+    past, stale = unpack_past(history) if history else ([], [])
     attempts = [
         _attempt(n, tok, w, begun, end, how, msgpack.unpackb(data, raw=False) if data else None)
-        for n, tok, w, begun, end, how, data in unpack_attempts(history)
-    ] if history else []
+        for n, tok, w, begun, end, how, data in past
+    ]
     waiting = (state in {_SCHEDULED, _RETRY_WAIT}) and due >= 0
     skipped = state == _SKIPPED
     started, queued, blocking = f["started_us"], f["queued_us"], None
@@ -79,6 +81,8 @@ def run_fields(f: dict[str, int], name: str, task: str, queue: str, result: byte
         "reason": _REASONS[f["reason"]], "attempt": spent, "token": token or None, "worker": f"w{worker}" if worker else None,
         "result": ended, "missed": f["missed"], "until_us": due if skipped else None, "count": f["count"] if skipped else None,
         "late": bool(f["flags"] & _LATE), "disposition": _DISPOSITIONS[f["disposition"]], "blocking": blocking, "attempts": attempts,
+        "stale": [{**s, "worker": f"w{s['worker']}", "outcome": _OUTCOMES[s["outcome"]]} for s in stale], "progress": None,
+        "heartbeat_us": None,
     }
 
 
@@ -89,14 +93,18 @@ def _attempt(attempt: int, token: int, worker: int, started: int, ended: int, ou
     }
 
 
-def run(state: State, row: int, running: dict[int, int]) -> dict[str, Any]:
+def run(state: State, row: int, running: Live) -> dict[str, Any]:
     """One run that is not folded."""
     rows = np.array([row], np.uint32)
     f = state.runs.gather(rows)[0]
     wire = state.specs[int(f["spec"])]
     name = state.jobs.names(np.array([f["job"]], np.uint32))[0].decode()
     _, result, history = state.runs.blobs(row)
-    return run_fields(dict(zip(f.dtype.names, f.item(), strict=True)), name, wire["task"], wire["queue"], result, history, running)
+    shown = run_fields(dict(zip(f.dtype.names, f.item(), strict=True)), name, wire["task"], wire["queue"], result, history, running)
+    beat = running.beats.get(int(f["token"])) if f["state"] == _LEASED else None
+    if beat is not None:
+        shown |= {"state": "running", "progress": beat.progress, "heartbeat_us": beat.at_us}
+    return shown
 
 
 def run_or_stub(engine: Engine, run_id: bytes) -> dict[str, Any]:
@@ -153,7 +161,7 @@ def _page(args: dict[str, Any]) -> tuple[int, int]:
     return start, min(limit, PAGE_MAX)
 
 
-def dead_page(state: State, args: dict[str, Any], running: dict[int, int]) -> dict[str, Any]:
+def dead_page(state: State, args: dict[str, Any], running: Live) -> dict[str, Any]:
     """A page of dead letters, oldest first."""
     start, limit = _page(args)
     match = _glob(args, "match") or "*"
@@ -227,7 +235,7 @@ class RunFilter:
 def counts(engine: Engine) -> dict[str, Any]:
     """Counters and what waits, for `stats`."""
     state = engine.state
-    served = frozenset().union(*(s.tasks for s in engine.sessions.values()))
+    served = frozenset().union(*(s.tasks for s in engine.sessions.values() if not s.lost))
     queues: dict[str, dict[str, int]] = {}
     unserved: dict[str, int] = {}
     for name, number in state.queue_numbers.items():

@@ -199,6 +199,8 @@ _SCHEMA: Final = {
     "REARM": (29, "at run* due*"),  # moved occurrences that are moved again
     "EXPIRE": (30, "at run*"),
     "QUEUE": (31, "at uid name settings"),  # all settings that differ from the house's; an empty map: none
+    "CHECKPOINT": (32, "at run* checkpoint+"),  # MessagePack values: what the next attempt goes on from
+    "STALE": (33, "at run* token* outcome* worker"),  # completions that were refused
     "CHAINED": (36, "at run*"),  # dead letters whose hooks were called
 }
 KINDS: Final[dict[str, int]] = {name: number for name, (number, _) in _SCHEMA.items()}

@@ -188,7 +188,8 @@ class Server:
                     self.forecasts.add(connection.number, request)
                 elif request.verb in _LOOKED_UP or (request.verb == "wait" and self._folded(request)):
                     lookups.append((connection, request))
-                elif request.verb in MUTATING and (self.stopping or (full and request.verb not in _CALMING)):
+                elif (request.verb in MUTATING and (self.stopping or (full and request.verb not in _CALMING))) or (
+                        full and request.verb == "heartbeat" and request.args.get("checkpoint")):
                     engine.reply(connection.number, protocol.encode_error(request.id, self._refusal(full)))
                 else:
                     found = self.keeper.look_for(request.verb, request.args) if request.verb in NEEDED else None
@@ -365,7 +366,7 @@ class Server:
 
     def _answer(self, verb: str, args: dict[str, Any]) -> Any:
         state = self.engine.state
-        self.engine.running = self.pool.running()
+        self.engine.running.see(self.pool.running())
         if verb == "jobs":
             return reads.jobs_page(self.engine, args)
         if verb == "dead":

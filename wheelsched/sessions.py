@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from . import protocol
 from .definition import check_announced
 from .errors import FailedPreconditionError, InvalidArgumentError
-from .model import HEARTBEAT_US, LEASE_US, NEVER, parse_task_name
+from .model import NEVER, parse_task_name
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -26,6 +26,7 @@ class Session:
     kind: str = "client"  # client, pool, external
     tasks: frozenset[str] = frozenset()
     lease_until_us: int = NEVER  # monotonic; external workers only
+    lost: bool = False  # its lease ran out; it comes back when it says something
 
 
 @dataclass(slots=True)
@@ -57,6 +58,8 @@ def hello(engine: Engine, cmd: Incoming) -> bytes:
     if role not in ("client", "worker") or not isinstance(name, str) or len(name) > 200:
         raise InvalidArgumentError("hello: role is 'client' or 'worker', name a text of at most 200 characters")
     session = engine.sessions.get(cmd.conn)
+    if session is not None:
+        _take_back(engine, session)
     if role == "worker":
         tasks = args.get("tasks")
         if not isinstance(tasks, dict) or len(tasks) > 10_000 or not all(isinstance(v, dict) for v in tasks.values()):
@@ -65,7 +68,7 @@ def hello(engine: Engine, cmd: Incoming) -> bytes:
         if session is None:
             add_worker(engine, cmd.conn, name, "external", cmd.uid)
             session = engine.sessions[cmd.conn]
-            session.lease_until_us = engine.now.mono_us + LEASE_US
+            session.lease_until_us = engine.now.mono_us + engine.lease_us
         session.tasks = frozenset(checked)
         # Durable: a put just after a restart must resolve to what it resolved to before, though no worker has said hello yet.
         news = {task: options for task, options in checked.items() if engine.state.announced.get(task) != options}
@@ -75,14 +78,26 @@ def hello(engine: Engine, cmd: Incoming) -> bytes:
         session = engine.sessions[cmd.conn] = Session(cmd.conn, cmd.uid, name=name)
     result = {
         "version": protocol.VERSION, "server": engine.server, "instance": engine.instance, "generation": engine.state.meta.generation,
-        "clock_offset_us": engine.clock_offset_us, "worker": session.worker, "lease_us": LEASE_US, "heartbeat_us": HEARTBEAT_US,
+        "clock_offset_us": engine.clock_offset_us, "worker": session.worker, "lease_us": engine.lease_us,
+        "heartbeat_us": engine.lease_us * 3 // 10,
     }
     return protocol.encode_ok(cmd.request.id, result)
 
 
+def _take_back(engine: Engine, session: Session) -> None:
+    """A worker whose lease had run out says something: it is a worker again, under its number."""
+    if session.lost:
+        session.lost, session.lease_until_us = False, engine.now.mono_us + engine.lease_us
+        fields = {"id": session.worker, "name": session.name, "kind": session.kind, "gone": False}
+        engine.record("WORKER", {"at": engine.now.wall_us, **fields})
+
+
 def session_of(engine: Engine, cmd: Incoming) -> Session:
-    """The worker session of a connection; failed_precondition for others."""
+    """The worker session of a connection; failed_precondition for others. A worker that was silent for longer than its lease is
+    taken back: it holds nothing any more, and is told so by its tokens.
+    """
     session = engine.sessions.get(cmd.conn)
     if session is None or not session.worker:
         raise FailedPreconditionError(f"{cmd.request.verb}: say hello with role 'worker' first")
+    _take_back(engine, session)
     return session

@@ -15,7 +15,7 @@ import numpy as np
 from . import changes, state_snapshot
 from ._jobs import JobTable
 from ._runs import FINISHED, RunTable
-from .attempts import pack_attempt
+from .attempts import pack_attempt, pack_stale
 from .changes import NO_SPEC, Changes
 from .errors import CorruptJournalError
 from .ids import job_key
@@ -34,6 +34,7 @@ LATE, TOLD = 4, 64  # flags of a run, see _runrows.pxd
 SKIP = -1  # `to` of an exception: the occurrence is skipped
 AS_EVER = -2  # it is no exception any more
 STEPS_KEPT = 1_000
+DISCARDED = 2  # _runrows.DISCARDED
 _STAMP = "%Y-%m-%d %H:%M:%SZ"
 _DUE_COLUMNS = ("job", "nominal", "state", "disposition", "reason", "until", "count", "missed")
 
@@ -72,6 +73,7 @@ class State:
         self.zones: dict[str, bytes] = {}  # the zone data that next times were computed with
         self.tzdiff: dict[str, Any] = {}  # the last TZDIFF record
         self.changes: list[Changes] = []  # not yet in history
+        self.checkpoints: dict[int, bytes] = {}  # run row -> what its next attempt goes on from; none for a run that is over
 
     def apply(self, kind: str, f: dict[str, Any]) -> Any:
         """Change the state by one record. Returns what the engine needs to arm timers; replay ignores it."""
@@ -222,6 +224,7 @@ class State:
                     row, int(f["started"][i]), int(f["ended"][i]), int(f["outcome"][i]), results.get(i, b"")
                 )
         self.runs.finish(f["run"], f["event"], f["outcome"], f["started"], f["ended"], f["due"], results, histories)
+        self._drop_checkpoints(f["run"])
 
     def _give_back(self, f: dict[str, Any]) -> None:
         self.runs.give_back(f["run"])
@@ -244,6 +247,7 @@ class State:
                 _, result, history = self.runs.blobs(int(rows[i]))
                 histories[i] = history + pack_attempt(row, int(row["started_us"]), int(row["ended_us"]), int(row["outcome"]), result)
         self.runs.change(rows, f["event"], f["at"], histories)
+        self._drop_checkpoints(rows)
 
     def _worker(self, f: dict[str, Any]) -> None:
         if f["gone"]:
@@ -306,6 +310,7 @@ class State:
 
     def _supersede(self, f: dict[str, Any]) -> None:
         self.runs.supersede(f["run"], f["disposition"], f["reason"], f["at"])
+        self._drop_checkpoints(f["run"])
 
     def _except(self, f: dict[str, Any]) -> None:
         for job, nominal, to in zip(f["job"].tolist(), f["nominal"].tolist(), f["to"].tolist(), strict=True):
@@ -344,12 +349,29 @@ class State:
 
     def _expire(self, f: dict[str, Any]) -> None:
         self.runs.expire(f["run"], f["at"])
+        self._drop_checkpoints(f["run"])
 
     def _rearm(self, f: dict[str, Any]) -> None:
         self.runs.rearm(f["run"], f["due"])
 
     def _told(self, f: dict[str, Any]) -> None:
         del self.changes[: f["count"]]
+
+    def _checkpoint(self, f: dict[str, Any]) -> None:
+        self.checkpoints.update(zip(f["run"].tolist(), f["checkpoint"], strict=True))
+
+    def _drop_checkpoints(self, rows: NDArray[np.uint32]) -> None:
+        """Of runs that are over. A dead letter keeps its own: redriven, it goes on from there."""
+        if self.checkpoints:
+            known = rows[np.isin(rows, np.fromiter(self.checkpoints, np.uint32))]
+            fields = self.runs.gather(known)
+            over = (fields["state"] > RunState.RETRY_WAIT) & ((fields["state"] != RunState.DEAD) | (fields["flags"] & DISCARDED > 0))
+            for row in known[over].tolist():
+                del self.checkpoints[row]
+
+    def _stale(self, f: dict[str, Any]) -> None:
+        for row, token, outcome in zip(f["run"].tolist(), f["token"].tolist(), f["outcome"].tolist(), strict=True):
+            self.runs.set_history(row, self.runs.blobs(row)[2] + pack_stale(token, f["worker"], outcome, f["at"]))
 
     # Questions
 
@@ -374,12 +396,16 @@ class State:
         for table in (self.jobs, self.runs):
             for chunk in range(table.chunk_total):
                 h.update(table.dump(chunk))
+        for piece in state_snapshot.checkpoint_pieces(self.checkpoints, 2**20):
+            h.update(piece)
         return h.hexdigest()
 
     def check(self) -> None:
         """AssertionError naming the first broken invariant."""
         self.jobs.check()
         self.runs.check()
+        states = self.runs.gather(np.array(sorted(self.checkpoints), np.uint32))["state"]
+        assert ((states <= RunState.RETRY_WAIT) | (states == RunState.DEAD)).all(), "a checkpoint of a run that is over"
 
     def copy(self, step_bytes: int) -> Iterator[list[bytes]]:
         """Snapshot of this instant, in pieces of about `step_bytes`; state may go on changing between the pieces."""

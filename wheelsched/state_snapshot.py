@@ -1,4 +1,6 @@
-"""Snapshots of the state: what is in no table as one piece, then the chunks of the tables. Readers of older versions stay."""
+"""Snapshots of the state: what is in no table as one piece, then the chunks of the tables, then the checkpoints. Readers of older
+versions stay.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ def small(state: State) -> bytes:
 
 def copy(state: State, step_bytes: int) -> Iterator[list[bytes]]:
     """As State.copy."""
-    first = small(state)
+    first, checkpoints = small(state), dict(state.checkpoints)
     state.jobs.copy_begin()
     state.runs.copy_begin()
 
@@ -62,8 +64,24 @@ def copy(state: State, step_bytes: int) -> Iterator[list[bytes]]:
         for mark, table in ((b"J", state.jobs), (b"R", state.runs)):
             while chunks := table.copy_next(step_bytes):
                 yield [mark + chunk.to_bytes(4, "little") + data for chunk, data in chunks]
+        for piece in checkpoint_pieces(checkpoints, step_bytes):
+            yield [piece]
 
     return pieces()
+
+
+def checkpoint_pieces(checkpoints: dict[int, bytes], step_bytes: int) -> Iterator[bytes]:
+    """Pieces with the checkpoints in order of their rows."""
+    part: list[list[Any]] = []
+    size = 0
+    for row in sorted(checkpoints):
+        part.append([row, checkpoints[row]])
+        size += len(checkpoints[row])
+        if size >= step_bytes:
+            yield b"C" + msgpack.packb(part, use_bin_type=True)
+            part, size = [], 0
+    if part:
+        yield b"C" + msgpack.packb(part, use_bin_type=True)
 
 
 def load(state: State, pieces: Iterator[bytes]) -> None:
@@ -75,6 +93,9 @@ def load(state: State, pieces: Iterator[bytes]) -> None:
             raise CorruptJournalError(f"snapshot of version {parts.get('version')}; this program reads up to {VERSION}")
         _load_small(state, parts)
         for piece in pieces:
+            if piece[:1] == b"C":
+                state.checkpoints.update(msgpack.unpackb(piece[1:]))
+                continue
             take = {b"J": state.jobs.load, b"R": state.runs.load}[piece[:1]]
             take(int.from_bytes(piece[1:5], "little"), piece[5:])
     except (StopIteration, ValueError, KeyError, TypeError) as e:

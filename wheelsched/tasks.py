@@ -10,8 +10,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from . import protocol
-from .errors import FailedPreconditionError, InvalidArgumentError, PayloadError
-from .model import PRIORITY_MAX, Call, Retry, display_name, parse_duration, parse_task_name, to_datetime
+from .errors import FailedPreconditionError, FencedError, InvalidArgumentError, PayloadError
+from .model import (
+    CHECKPOINT_MAX,
+    PRIORITY_MAX,
+    PROGRESS_MAX,
+    Call,
+    Retry,
+    display_name,
+    parse_duration,
+    parse_task_name,
+    to_datetime,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -139,6 +149,7 @@ class Batch:
         self.job: bytes = reply["job"]
         self.job_end = memoryview(reply["job_end"]).cast("I")
         self.last_result: dict[int, Any] = dict(reply.get("last_result", []))
+        self.checkpoints: dict[int, bytes] = dict(reply.get("checkpoint", []))
         assert n == len(self.tokens) == len(self.spec_of) == len(self.payload_end) == len(self.job_end), "columns of one length"
         assert len(self.ids) == 16 * n, len(self.ids)
 
@@ -150,8 +161,8 @@ class Batch:
         """Shall this row's run end?"""
         return False
 
-    def heartbeat(self, _row: int, _text: str) -> None:
-        """Report a row's progress."""
+    def heartbeat(self, _row: int, _text: str, _checkpoint: bytes | None) -> None:
+        """Report a row's progress, and keep its checkpoint if there is one."""
 
     def arguments(self, row: int) -> tuple[list[Any], dict[str, Any]]:
         """(args, kwargs) of a row, decoded anew. PayloadError when they can't be read."""
@@ -163,6 +174,14 @@ class Batch:
 
     def _payload(self, row: int) -> bytes:
         return self.payload[self.payload_end[row - 1] if row else 0 : self.payload_end[row]]
+
+
+def check_kept(answer: dict[str, Any]) -> None:
+    """FencedError when the answer to a heartbeat of one row says that its lease is over."""
+    if answer["stale"]:
+        raise FencedError(
+            "the checkpoint is not kept: this attempt's lease is over, and the run may be at work elsewhere; stop and change nothing more"
+        )
 
 
 class RunContext:
@@ -211,7 +230,12 @@ class RunContext:
 
     @property
     def token(self) -> int:
-        """The fencing token: it grows with every lease, so a store can refuse what an older one writes."""
+        """The fencing token: it grows with every lease, so a store can refuse what an older attempt still writes. Keep it beside the
+        data, and let each write name it:
+
+            UPDATE account SET balance = :balance, fence = :token WHERE id = :id AND fence < :token
+            -- no row changed: a newer attempt has written; stop
+        """
         return self._batch.tokens[self._row]
 
     @property
@@ -269,9 +293,27 @@ class RunContext:
         """Shall this run end, because of a cancel or of its timeout? Ask now and then and return early: the kill follows."""
         return self._batch.cancelled(self._row)
 
-    def heartbeat(self, progress: Any = "") -> None:
-        """Report progress, kept as text of at most 1,000 characters. At most ten a second are sent, others are dropped."""
-        self._batch.heartbeat(self._row, str(progress)[:1_000])
+    @property
+    def checkpoint(self) -> Any:
+        """The last value that an attempt of this run kept with `heartbeat(checkpoint=...)`; None when there is none."""
+        data = self._batch.checkpoints.get(self._row)
+        return None if data is None else protocol.decode_value(data)
+
+    def heartbeat(self, progress: Any = "", checkpoint: Any = None) -> None:
+        """Say that this run goes on (see `heartbeat_timeout`), with its progress as a text of at most 1,000 characters; an empty one
+        leaves what was told before. At most ten a second are sent, others are dropped.
+
+        `checkpoint` is a payload value of at most 16 KiB for the next attempt to go on from, as its `checkpoint`. Such a call is always
+        sent and returns when the server has it on disk, a few milliseconds as a rule. It is forgotten when the run is over; a dead
+        letter keeps it. PayloadError for what can't be kept; FencedError when this attempt no longer holds the run: stop then, another
+        one may be at work.
+        """
+        data = None if checkpoint is None else protocol.encode_value(checkpoint, "checkpoint")
+        if data is not None and len(data) > CHECKPOINT_MAX:
+            raise PayloadError(f"checkpoint of {len(data)} bytes: at most {CHECKPOINT_MAX} are kept; store it elsewhere and keep its key")
+        self._batch.heartbeat(self._row, str(progress)[:PROGRESS_MAX], data)
+        if data is not None:
+            self._batch.checkpoints[self._row] = data
 
 
 class NotRetried(Exception):  # noqa: N818 - raised by user code, where it reads as a verdict

@@ -225,6 +225,16 @@ class RunInfo(_HasResult):
         return [Attempt(raw) for raw in self._raw.get("attempts") or ()]
 
     @property
+    def stale(self) -> list[dict[str, Any]]:
+        """Completions that were refused because their lease was over, the first ten: {token, worker, outcome, at}. Each means that
+        the code of an attempt went on after the run had been handed to another worker, or had ended.
+        """
+        return [
+            {"token": s["token"], "worker": s["worker"], "outcome": s["outcome"], "at": to_datetime(s["at_us"])}
+            for s in self._raw.get("stale") or ()
+        ]
+
+    @property
     def late(self) -> bool:
         """Whether it is marked late: not started `late_after` after its nominal time."""
         return bool(self._raw.get("late"))
@@ -240,12 +250,14 @@ class RunInfo(_HasResult):
     count = _Field["int | None"]("count")  # Occurrences of a skipped range; None otherwise
     disposition = _Field["str | None"]("disposition")  # What became of its occurrence: see Why
     blocking = _Field["str | None"]("blocking")  # Id of the run that it gave way to
+    progress = _Field["str | None"]("progress")  # What the open attempt told by its last heartbeat; None: nothing, or unknown
     scheduled_at = _Time("scheduled_us")  # Its nominal time
     created_at = _Time("created_us")  # When it was recorded
     queued_at = _Time("queued_us")  # When it came into its queue
     started_at = _Time("started_us")  # When user code was entered, latest attempt
     ended_at = _Time("ended_us")  # When it ended
     next_at = _Time("next_us")  # When it will be queued (again)
+    heartbeat_at = _Time("heartbeat_us")  # Of the open attempt's own last heartbeat; None: none, or unknown
     until = _Time("until_us")  # The last nominal time of a skipped range
 
     def to_dict(self) -> dict[str, Any]:
@@ -253,12 +265,13 @@ class RunInfo(_HasResult):
         out: dict[str, Any] = {"id": self.id, "job": self.job}
         for name in (
             "trigger", "task", "queue", "state", "reason", "attempt", "token", "worker", "missed", "count", "late", "disposition",
-            "blocking",
+            "blocking", "progress",
         ):
             out[name] = getattr(self, name)
-        for name in ("scheduled_at", "created_at", "queued_at", "started_at", "ended_at", "next_at", "until"):
+        for name in ("scheduled_at", "created_at", "queued_at", "started_at", "ended_at", "next_at", "heartbeat_at", "until"):
             out[name] = rfc3339(getattr(self, name))
-        return {**out, **self._result_dict(), "attempts": [attempt.to_dict() for attempt in self.attempts]}
+        stale = [{**s, "at": rfc3339(s["at"])} for s in self.stale]
+        return {**out, **self._result_dict(), "stale": stale, "attempts": [attempt.to_dict() for attempt in self.attempts]}
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} of {self.job}: {self.state}>"

@@ -25,10 +25,10 @@ from typing import Any, Final
 
 from . import process, protocol
 from .builtin import Allowed, builtin_tasks
-from .errors import WheelschedError
+from .errors import UnavailableError, WheelschedError
 from .execution import Outputs, Runner, Work
 from .model import NEVER, Outcome
-from .tasks import enter_run, load_tasks
+from .tasks import check_kept, enter_run, load_tasks
 
 EXIT_IMPORT: Final = 3
 EXIT_REFUSED: Final = 4
@@ -38,6 +38,7 @@ CREDITS_MAX: Final = 16_384
 FINISH_ROWS_MAX: Final = 8_192  # rows of one finish frame: under 350 KB without results
 FINISH_RESULT_BYTES: Final = 256 * 1024  # results of one frame, and one more
 PROGRESS_NS: Final = 100_000_000
+READ_WAIT_S: Final = 0.02
 _NOT_RUN: Final = bytes([Outcome.NOT_STARTED])
 
 
@@ -58,6 +59,7 @@ class Executor:
         self.clock_offset_us = 0
         self._reader = protocol.FrameReader(protocol.REPLY_MAX)
         self._pending: dict[int, str] = {}
+        self._awaited: dict[int, protocol.Reply | None] = {}  # requests whose replies user code waits for
         self._last_id = 0
         self._sending = threading.Lock()
         self._reading = threading.Lock()
@@ -107,9 +109,12 @@ class Executor:
         return bool(data)
 
     def _answered(self, reply: protocol.Reply) -> None:
+        verb = self._pending.pop(reply.id, "")
+        if reply.id in self._awaited:
+            self._awaited[reply.id] = reply
+            return
         if reply.error is not None:
             raise reply.error
-        verb = self._pending.pop(reply.id)
         if verb == "hello":
             self.clock_offset_us = int(reply.result["clock_offset_us"])
         elif verb == "lease":
@@ -223,17 +228,41 @@ class Executor:
                 "outcome": _NOT_RUN * len(rows), "started_us": zero, "ended_us": zero, "result": [],
             }))
 
-    def heartbeat(self, work: Work, row: int, text: str) -> None:
-        """Send progress of a row, unless something was sent a moment ago."""
+    def heartbeat(self, work: Work, row: int, text: str, checkpoint: bytes | None) -> None:
+        """Send progress of a row, unless something was sent a moment ago. A checkpoint is always sent, and its answer waited for."""
         now = time.monotonic_ns()
-        if now - self._progress_ns < PROGRESS_NS:
+        if checkpoint is None and now - self._progress_ns < PROGRESS_NS:
             return
         self._progress_ns = now
+        args = {
+            "id": work.ids[16 * row : 16 * row + 16], "token": work.token_column[8 * row : 8 * row + 8], "started": b"\1",
+            "progress": [[0, text]], "checkpoint": [] if checkpoint is None else [[0, checkpoint]],
+        }
         with self._sending:
-            self.sock.sendall(self._request("heartbeat", {
-                "id": work.ids[16 * row : 16 * row + 16], "token": work.token_column[8 * row : 8 * row + 8], "started": b"\1",
-                "progress": [[0, text]],
-            }))
+            frame = self._request("heartbeat", args)
+            number = self._last_id
+            if checkpoint is not None:
+                self._awaited[number] = None
+            self.sock.sendall(frame)
+        if checkpoint is not None:
+            reply = self._wait_for(number)
+            if reply.error is not None:
+                raise reply.error
+            check_kept(reply.result)
+
+    def _wait_for(self, number: int) -> protocol.Reply:
+        """The reply to one request, read by this thread or by another. UnavailableError when the stream ends."""
+        try:
+            while (reply := self._awaited[number]) is None:
+                if self._reading.acquire(timeout=READ_WAIT_S):  # another thread that reads may get our answer
+                    try:
+                        if self._awaited[number] is None and not self._receive():
+                            raise UnavailableError("the checkpoint is not kept: the connection to the server has ended")
+                    finally:
+                        self._reading.release()
+            return reply
+        finally:
+            del self._awaited[number]
 
     # The watching thread
 

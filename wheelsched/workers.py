@@ -6,7 +6,7 @@ completion is matched by (run id, token), never by run id alone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
 import numpy as np
@@ -15,7 +15,7 @@ from . import protocol
 from .beats import heartbeat
 from .endings import end_attempts, finish
 from .errors import InvalidArgumentError
-from .model import BATCH_MAX, LEASE_US, NEVER, Outcome
+from .model import BATCH_MAX, NEVER, Outcome
 from .sessions import Seeker, hello, session_of
 from .turn import WorkerGone
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .engine import Engine
+    from .state import State
     from .turn import Incoming
 
 BATCH_BYTES_MAX: Final = 8 * 1024 * 1024  # payload bytes of one batch, but always one run
@@ -75,8 +76,14 @@ def grant(engine: Engine, seeker: Seeker, rows: NDArray[np.uint32]) -> bytes:
     """Lease the runs, durably before they leave; the reply with the batch."""
     runs, state = engine.state.runs, engine.state
     payload, payload_end = runs.joined(rows, "payload")
-    if len(payload) > BATCH_BYTES_MAX:
-        rows = rows[: max(1, int(np.searchsorted(payload_end, BATCH_BYTES_MAX)))]
+    size = payload_end
+    if state.checkpoints:
+        more = np.zeros(len(rows), np.int64)
+        for i, data in _checkpoints(state, rows):
+            more[i] = len(data)
+        size = payload_end + more.cumsum()
+    if size[-1] > BATCH_BYTES_MAX:
+        rows = rows[: max(1, int(np.searchsorted(size, BATCH_BYTES_MAX)))]
         payload, payload_end = runs.joined(rows, "payload")
     token = state.next_token()
     engine.record("GRANT", {"at": engine.now.wall_us, "worker": seeker.worker, "token": token, "run": rows})
@@ -94,8 +101,16 @@ def grant(engine: Engine, seeker: Seeker, rows: NDArray[np.uint32]) -> bytes:
         "scheduled_us": fields["nominal_us"].tobytes(), "missed": fields["missed"].tobytes(), "spec": index.astype("<u4").tobytes(),
         "specs": [{"task": w["task"], "timeout_us": w["timeout_us"], "queue": w["queue"]} for w in wires],
         "job": job, "job_end": job_end.tobytes(), "payload": payload, "payload_end": payload_end.tobytes(),
-        "last_result": [], "checkpoint": [], "lease_us": LEASE_US,
+        "last_result": [], "checkpoint": _checkpoints(state, rows), "lease_us": engine.lease_us,
     })
+
+
+def _checkpoints(state: State, rows: NDArray[np.uint32]) -> list[list[Any]]:
+    """[place in `rows`, checkpoint] of those that have one."""
+    if not state.checkpoints:
+        return []
+    known = np.flatnonzero(np.isin(rows, np.fromiter(state.checkpoints, np.uint32)))
+    return [[i, state.checkpoints[int(rows[i])]] for i in known.tolist()]
 
 
 def worker_gone(engine: Engine, gone: WorkerGone) -> None:
@@ -116,7 +131,7 @@ def worker_gone(engine: Engine, gone: WorkerGone) -> None:
         ended = np.full(len(rows), engine.now.wall_us, np.int64)
         end_attempts(engine, rows, outcome, zero, ended, dict.fromkeys(np.flatnonzero(entered).tolist(), result))
     engine.record("WORKER", {"at": engine.now.wall_us, "id": gone.worker, "name": worker.name, "kind": worker.kind, "gone": True})
-    for conn in [c for c, s in engine.sessions.items() if s.worker == gone.worker]:
+    for conn in [c for c, s in engine.sessions.items() if s.worker == gone.worker and not s.lost]:
         del engine.sessions[conn]
 
 
@@ -129,15 +144,19 @@ def disconnect(engine: Engine, conn: int) -> None:
         engine.waiters[run_id] = [w for w in engine.waiters[run_id] if w[0] != conn]
         if not engine.waiters[run_id]:
             del engine.waiters[run_id]
-    if session is not None and session.kind == "external":
-        engine.gone[session.worker] = min(session.lease_until_us, engine.now.mono_us + LEASE_US)
+    if session is not None and session.kind == "external" and not session.lost:
+        engine.gone[session.worker] = min(session.lease_until_us, engine.now.mono_us + engine.lease_us)
 
 
 def expire_leases(engine: Engine) -> None:
-    """Workers whose lease has run out are gone."""
+    """Workers whose lease has run out are gone. One that is still connected may come back, and asks for runs again then."""
     now = engine.now.mono_us
-    silent = [s.worker for s in engine.sessions.values() if s.kind == "external" and s.lease_until_us <= now]
-    for worker in [w for w, until in engine.gone.items() if until <= now] + silent:
+    silent = [s for s in engine.sessions.values() if s.kind == "external" and not s.lost and s.lease_until_us <= now]
+    for session in silent:
+        for seeker in [s for s in engine.seekers if s.worker == session.worker]:
+            engine.reply(seeker.conn, protocol.encode_ok(seeker.request_id, {"n": 0, "stop": False}))
+        session.lost, session.lease_until_us = True, NEVER
+    for worker in [w for w, until in engine.gone.items() if until <= now] + [s.worker for s in silent]:
         worker_gone(engine, WorkerGone(worker, None, Outcome.LOST, "worker lost: its lease ran out"))
 
 

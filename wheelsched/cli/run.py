@@ -154,6 +154,9 @@ def _page(r: Run, times: Times, tz: str) -> Iterator[str]:
         ("task", r.task or ""), ("queue", r.queue or ""), ("scheduled", times.show(r.scheduled_at, tz)),
         ("recorded", times.show(r.created_at, tz)), ("queued", times.show(r.queued_at, tz)), ("next", due),
         ("stands also for", f"{r.missed} missed occurrences" if r.missed else ""), ("value", _value(r)),
+        ("progress", r.progress or ""),
+        ("heartbeat", "" if r.heartbeat_at is None else f"{times.show(r.heartbeat_at, tz)}, {relative(r.heartbeat_at, now)}"),
+        *(("refused", f"{s['outcome']} by {s['worker']}, token {s['token']}, at {times.show(s['at'], tz)}") for s in r.stale),
     ])
     for attempt in r.attempts:
         yield ""

@@ -17,7 +17,7 @@ from .shell import Failed, Verb, shell
 EXIT_CONFIG: Final = 78
 _ENVIRONMENT: Final = {
     "data": str, "workers": int, "tasks": list, "allow_commands": bool, "allow_http": bool, "allow_env": list, "hold": bool,
-    "clock_offset": str, "clock_check": str,
+    "clock_offset": str, "clock_check": str, "lease": str,
 }
 _WORDS: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
@@ -68,6 +68,7 @@ def from_environment() -> dict[str, Any]:
 @click.option("--allow-http", is_flag=True, default=None, help="Allow the built-in task `http`.")
 @click.option("--allow-env", multiple=True, metavar="NAME", help="A variable that commands get of this environment; PG* too; repeat it.")
 @click.option("--hold", is_flag=True, default=None, help="Start with all triggering held, until `admin release`.")
+@click.option("--lease", metavar="D", help="How long a worker may be silent before its runs go to another one (10s).")
 @click.option("--clock-offset", metavar="D", help="Shift the wall clock, for tests and benchmarks.")
 @click.option("--clock-check", metavar="D", help="Look at the clock at least this often (0: trust the kernel's report of steps).")
 def serve(config_file: str | None, **flags: Any) -> None:

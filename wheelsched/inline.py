@@ -1,0 +1,157 @@
+"""The one worker inside a Simulator: it leases a run, executes it on the spot, and reports it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import pack
+from traceback import format_exception
+from typing import TYPE_CHECKING, Any, Final
+
+from . import protocol
+from .model import ERROR_TEXT_MAX, KILL_GRACE_US, NEVER, Outcome
+from .tasks import Batch, NotRetried, Task, check_kept, current_run, enter_run
+
+if TYPE_CHECKING:
+    from .testing import Simulator
+
+WORKER: Final = 2  # its connection number
+_LEASE: Final = {"queues": [], "credits": 1, "wait_us": 0}
+
+
+class Ended(BaseException):
+    """Ends a task whose timeout is over, or that was cancelled; user code should not catch it."""
+
+
+@dataclass(slots=True)
+class Held:
+    """The run that is executed."""
+
+    token: int
+    limit_us: int  # monotonic
+    outcome: Outcome = Outcome.TIMED_OUT  # of a run that is ended at its limit
+    lost: bool = False  # the server crashed meanwhile
+    cancelled: bool = False
+
+
+class Simulated(Batch):
+    """The one run of a lease, as user code sees it."""
+
+    def __init__(self, reply: dict[str, Any], sim: Simulator) -> None:
+        super().__init__(reply)
+        self._sim = sim
+        self._started_us = sim.now_us
+        self.held = Held(self.tokens[0], sim.mono_us + self.specs[0]["timeout_us"])
+
+    def started_us(self, _row: int) -> int:
+        """When it was entered."""
+        return self._started_us
+
+    def cancelled(self, _row: int) -> bool:
+        """Shall it end?"""
+        return self.held.cancelled
+
+    def heartbeat(self, _row: int, text: str, checkpoint: bytes | None) -> None:
+        """Tell the engine."""
+        answer = self._sim.call(WORKER, ("heartbeat", {
+            "id": self.ids, "token": self.token_column, "started": b"\1", "progress": [[0, text]],
+            "checkpoint": [] if checkpoint is None else [[0, checkpoint]],
+        }))
+        if checkpoint is not None:
+            check_kept(answer)
+
+
+class Inline:
+    """One worker inside the simulator: leases a run, executes it on the spot, reports it."""
+
+    def __init__(self, sim: Simulator, tasks: dict[str, Task]) -> None:
+        self._sim = sim
+        self._tasks = tasks
+        self._held: Held | None = None
+        self._next: dict[str, Any] | None = None  # leased with the report of the run before
+
+    def announced(self) -> dict[str, dict[str, Any]]:
+        """The tasks as a worker's hello names them."""
+        return {name: task.wire() for name, task in self._tasks.items()}
+
+    def running(self) -> dict[int, int]:
+        """Worker -> token of the run that is executed."""
+        return {} if self._held is None else {self._sim.engine.sessions[WORKER].worker: self._held.token}
+
+    def limit_us(self) -> int:
+        """Wall instant at which the run that is executed is ended."""
+        return NEVER if self._held is None else self._sim.now_us + max(0, self._held.limit_us - self._sim.mono_us)
+
+    def check(self) -> None:
+        """Called from within a task: end it when its time is over."""
+        if self._held is not None and not self._held.lost and self._sim.mono_us >= self._held.limit_us:
+            raise Ended
+
+    def cancel(self, token: int, *, at_once: bool) -> None:
+        """Ask a run to end: cooperatively, then by force after the grace time, or at once."""
+        if self._held is not None and self._held.token == token:
+            self._held.cancelled = True
+            self._held.outcome = Outcome.CANCELLED
+            self._held.limit_us = min(self._held.limit_us, self._sim.mono_us + (0 if at_once else KILL_GRACE_US))
+
+    def killed(self) -> int:
+        """The worker dies with its server; the largest token whose user code was entered."""
+        self._next = None
+        if self._held is None:
+            return -1
+        token = self._held.token
+        self._held.lost, self._held = True, None
+        return token
+
+    def work(self, end_us: int) -> bool:
+        """Execute one run, if one is ready, no task is under way, and it is not later than `end_us`."""
+        if self._held is not None or not self._tasks or self._sim.now_us > end_us:
+            return False
+        reply, self._next = self._next or self._sim.call(WORKER, ("lease", _LEASE)), None
+        if not reply["n"]:
+            return False
+        started_us = self._sim.now_us
+        batch = Simulated(reply, self._sim)
+        held = self._held = batch.held
+        number = Outcome.INTERRUPTED
+        result: dict[str, Any] = {}
+        try:
+            number, result = self._execute(batch, held)
+        finally:  # also when a KeyboardInterrupt or a test's failure goes through
+            if not held.lost:
+                self._held = None
+                report = {
+                    "id": batch.ids, "token": batch.token_column, "outcome": bytes([number]), "started_us": pack("<q", started_us),
+                    "ended_us": pack("<q", self._sim.now_us), "result": [[0, result]] if result else [],
+                }
+                if self._sim.now_us <= end_us:
+                    self._next = self._sim.call(WORKER, ("finish", report), ("lease", _LEASE))
+                else:
+                    self._sim.call(WORKER, ("finish", report))
+        return True
+
+    def _execute(self, batch: Simulated, held: Held) -> tuple[Outcome, dict[str, Any]]:
+        task = self._tasks[batch.specs[0]["task"]]
+        enter_run((batch, 0))
+        try:
+            if task.batch:
+                (value,) = task.function([current_run()])
+                if isinstance(value, Exception):
+                    return Outcome.FAILED, error_map(value)
+            else:
+                args, kwargs = batch.arguments(0)
+                value = task.function(*args, **kwargs)
+            return Outcome.SUCCEEDED, {} if value is None else {"value": protocol.encode_value(value)}
+        except Ended:
+            return held.outcome, {"type": f"wheelsched.{held.outcome.name.lower()}", "message": "the simulator ended it"}
+        except (Exception, SystemExit) as e:  # noqa: BLE001 - whatever user code raises fails this run, and only this run
+            return Outcome.FAILED, error_map(e)
+        finally:
+            enter_run(None)
+
+
+def error_map(error: BaseException) -> dict[str, Any]:
+    """An exception as a result has it: type, message, traceback; the texts are cut."""
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    found = {"type": name, "message": str(error)[:ERROR_TEXT_MAX], "traceback": "".join(format_exception(error))[-ERROR_TEXT_MAX:]}
+    return found | {"retry": False} if isinstance(error, NotRetried) else found
