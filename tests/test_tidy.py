@@ -21,10 +21,10 @@ HOUSE = [
     (0, True, "errors model config lags _wheel* _table* _rows* _hash* _jobs* _runs* _runrows* _ready _cron* _forecast*"),
     (1, True, "cron lint tzif zonedata schedule schedules grids calendars jitter ids records protocol checks definition memory_journal ownership"),
     (2, True, "state* engine* reads history turn specs spans due misfire overlap chains alarms expiry retime changes attempts why occurrences queues"),
-    (2, True, "commands workers sessions endings beats live stale run_commands admin_commands put apply arguments forecast*"),
-    (3, True, "views views_time views_forecast views_queues verbs verbs_time verbs_queues bulk staging"),
+    (2, True, "commands workers sessions endings beats live stale run_commands enqueues cancels admin_commands put apply arguments forecast*"),
+    (3, True, "views views_time views_forecast views_queues views_runs verbs verbs_time verbs_queues verbs_runs bulk bulk_runs staging"),
     (3, False, "journal journal_* postgres pool process worker execution external tasks builtin builtin_*"),
-    (3, False, "__init__ client aclient session transport atransport"),
+    (3, False, "__init__ client client_runs aclient aclient_runs session transport atransport"),
     (4, True, "testing inline"),
     (4, False, "server* boot clock connections keeper testing_plugin"),
     (5, False, "__main__ cli cli.* web web.* demo bench"),
@@ -35,7 +35,7 @@ EXCEPTIONS = {("zonedata", "importlib.resources")}  # it reads the zone files of
 OWNERS = {"lmdb": "journal*", "psycopg": "postgres"}
 BANNED = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "multiprocessing"}
 LIGHT = ["__init__", "client", "aclient", "bulk", "worker", "tasks", "session", "transport", "atransport", "verbs", "verbs_time", "views",
-         "views_time", "views_forecast", "verbs_queues", "views_queues"]
+         "views_time", "views_forecast", "verbs_queues", "views_queues", "verbs_runs", "views_runs", "bulk_runs", "client_runs", "aclient_runs"]
 HEAVY = ["engine*", "state*", "journal*", "memory_journal", "postgres", "commands", "workers", "reads", "history",
          "server*", "_[a-z]*"]
 NO_CALLS = re.compile(r"(?:open|print|input|(?:.*\.)?date(?:time)?\.(?:now|utcnow|today))$")  # in a pure module

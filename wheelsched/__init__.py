@@ -33,12 +33,13 @@ if TYPE_CHECKING:
         UnimplementedError,
         WheelschedError,
     )
-    from .model import Call, Catchup, Command, Http, Job, Overlap, Retry
+    from .model import Call, Catchup, Command, Enqueue, Http, Job, Overlap, Retry
     from .schedule import At, Cron, Every, Manual
     from .staging import Applied
     from .tasks import NotRetried, current_run, task
     from .views import Attempt, JobInfo, PutResults, RunError
     from .views_queues import QueueInfo
+    from .views_runs import Enqueued, EnqueueResults
     from .views_time import Backfill, Calendar, Hold, JobChange, TzDiff, Why
 
 __all__ = [
@@ -58,6 +59,9 @@ __all__ = [
     "CorruptJournalError",
     "Cron",
     "DeadlineExceededError",
+    "Enqueue",
+    "EnqueueResults",
+    "Enqueued",
     "Every",
     "FailedPreconditionError",
     "FencedError",
@@ -101,12 +105,13 @@ __version__ = "0.1.0"
 _FROM = {
     "aclient": ("AsyncClient", "AsyncRun"),
     "client": ("Client", "Run", "default_socket_path"),
-    "model": ("Call", "Catchup", "Command", "Http", "Job", "Overlap", "Retry"),
+    "model": ("Call", "Catchup", "Command", "Enqueue", "Http", "Job", "Overlap", "Retry"),
     "staging": ("Applied",),
     "schedule": ("At", "Cron", "Every", "Manual"),
     "tasks": ("NotRetried", "current_run", "task"),
     "views": ("Attempt", "JobInfo", "PutResults", "RunError"),
     "views_queues": ("QueueInfo",),
+    "views_runs": ("EnqueueResults", "Enqueued"),
     "views_time": ("Backfill", "Calendar", "Hold", "JobChange", "TzDiff", "Why"),
 }
 _MODULE = {name: module for module, names in _FROM.items() for name in names}

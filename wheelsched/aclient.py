@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from . import verbs_queues
+from .aclient_runs import AsyncRunCalls
 from .atransport import AsyncTransport
 from .bulk import put_many_flow
 from .client import RETRY_FOR_S, TIMEOUT_S, WAIT_GRACE_S, clock_offset, default_socket_path, user_name
@@ -93,7 +94,7 @@ class AsyncListing(Generic[T]):
                 yield item
 
 
-class AsyncClient:
+class AsyncClient(AsyncRunCalls):
     """The client of a server on this machine, for asyncio. Arguments as Client's; every method is as Client's."""
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, timeout: Any = TIMEOUT_S, retry_for: float = RETRY_FOR_S) -> None:
@@ -142,21 +143,6 @@ class AsyncClient:
     async def put_many(self, jobs: Iterable[Job], *, timeout: Any = None) -> PutResults:
         """As Client.put_many."""
         return await self._carry_out(put_many_flow(jobs), timeout)
-
-    async def enqueue(
-        self,
-        call: Call,
-        *,
-        delay: Any = None,
-        at: Any = None,
-        key: str | None = None,
-        namespace: str = "default",
-        call_timeout: Any = None,
-        **policies: Any,
-    ) -> AsyncRun:
-        """As Client.enqueue."""
-        run = await self._do(self._verbs.enqueue(call, policies, delay=delay, at=at, key=key, namespace=namespace), call_timeout)
-        return run if run.known else await self.run(run.id, timeout=call_timeout)
 
     async def get(self, name: str, *, timeout: Any = None) -> JobInfo:
         """As Client.get."""
@@ -216,10 +202,6 @@ class AsyncClient:
         """As Client.runs."""
         pages = self._verbs.runs(job, state, since=since, until=until, skipped=skipped, late=late, limit=limit)
         return self._listing(pages, timeout)
-
-    async def cancel(self, run_id: str, *, timeout: Any = None) -> AsyncRun:
-        """As Client.cancel."""
-        return await self._do(self._verbs.cancel(run_id), timeout)
 
     def dead(self, match: str | None = None, limit: int | None = None, *, timeout: Any = None) -> AsyncListing[AsyncRun]:
         """As Client.dead."""

@@ -1,4 +1,4 @@
-"""put_many: many jobs into frames of columns, fast. No I/O.
+"""put_many: many jobs into frames of columns, fast; and the flow of such frames. No I/O.
 
 What jobs share is made once: the `given` map for each distinct (task, schedule, policies, options), and the payload
 of a call used again and again. For a one-time job a name check, one MessagePack and two column entries are left.
@@ -10,7 +10,7 @@ import re
 import sys
 from array import array
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import msgpack
 
@@ -25,7 +25,9 @@ from .views import PutResults
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
 
-__all__ = ["Bulk", "definition_key", "put_many_flow"]
+S = TypeVar("S", bound="Results")
+
+__all__ = ["Bulk", "definition_key", "frames_flow", "little", "put_many_flow"]
 
 _FULL_NAME: Final = re.compile(rf"[A-Za-z0-9._:-]{{1,{NAMESPACE_MAX}}}/[A-Za-z0-9._:/-]{{1,{NAME_MAX}}}", re.ASCII).fullmatch
 _SCALARS: Final = frozenset({str, bytes, float, bool, type(None)})
@@ -33,6 +35,16 @@ _FRAME_ROOM: Final = FRAME_MAX - 1_024  # the rest of the frame: verb, keys, len
 _ROW_ROOM: Final = 4 + 8 + 3 + 5  # columns, and the heads of a name and a payload
 _CACHE_MAX: Final = 10_000
 _AT: Final = "at"
+
+
+class Results(Protocol):
+    """What the answers to the frames are added to."""
+
+    def add(self, *answer: Any) -> None:
+        """One frame's."""
+
+    def __len__(self) -> int:
+        """Rows so far."""
 
 
 class _Frame:
@@ -79,7 +91,7 @@ class Bulk:
         for job in jobs:
             try:
                 name, call, key = self._read(job)
-                payload = self._last_payload if call is self._last_call else self._payload(call)
+                payload = self._last_payload if call is self._last_call else self.payload(call)
                 need = len(name) + len(payload) + _ROW_ROOM
                 which = rows.get(key, -1)
                 if which < 0:
@@ -123,7 +135,7 @@ class Bulk:
             raise InvalidArgumentError("schedule: Cron(...), Every(...), At(...) or Manual() is wanted, not None")
         return name, call, definition_key(call, schedule, job.policies)
 
-    def _payload(self, call: Call) -> bytes:
+    def payload(self, call: Call) -> bytes:
         """The call's payload. PayloadError names what can't be stored."""
         args, kwargs = call.args, call.kwargs
         for value in (*args, *kwargs.values()) if kwargs else args:
@@ -179,7 +191,7 @@ def _named(error: WheelschedError, job: Any, row: int) -> WheelschedError:
     return type(error)(f"job {name!r} (row {row}): {error.message}", **detail)
 
 
-def _little(column: array[int], size: int) -> bytes:
+def little(column: array[int], size: int) -> bytes:
     """The bytes of a column, little-endian."""
     if column.itemsize != size:
         raise InternalError(f"this platform's array({column.typecode!r}) has {column.itemsize} bytes, not {size}")
@@ -201,21 +213,24 @@ def _ask(frame: _Frame, end: int) -> Ask[tuple[list[str], bytes]]:
     args = {
         "given": frame.given,
         "names": names,
-        "which": _little(frame.which, 4),
-        "param_us": _little(frame.param_us, 8),
+        "which": little(frame.which, 4),
+        "param_us": little(frame.param_us, 8),
         "payload": frame.payloads,
     }
     return Ask("put_many", args, read, end - len(names))
 
 
 def put_many_flow(jobs: Iterable[Job]) -> Generator[tuple[str, Any], Any, PutResults]:
-    """put_many as steps for a client to carry out, a few frames at a time: ("start", Ask) -> a handle, ("finish",
+    """put_many as steps; see `frames_flow`."""
+    return frames_flow(Bulk().asks(jobs), PutResults(), "jobs")
+
+
+def frames_flow(asks: Iterator[Ask[Any]], results: S, listed: str) -> Generator[tuple[str, Any], Any, S]:
+    """Frames as steps for a client to carry out, a few at a time: ("start", Ask) -> a handle, ("finish",
     handle) -> its answer, ("drop", handle). Errors are thrown in. After one, no further frame is begun, but the answers
-    of those under way are taken, so that `detail["accepted"]` is right.
+    of those under way are taken, so that `detail["accepted"]` is right. `listed`: where an error's detail lists rows.
     """
-    results = PutResults()
     window: deque[tuple[int, Any]] = deque()
-    asks = Bulk().asks(jobs)
     failed: WheelschedError | None = None
     try:
         while True:
@@ -234,7 +249,7 @@ def put_many_flow(jobs: Iterable[Job]) -> Generator[tuple[str, Any], Any, PutRes
                 except (DeadlineExceededError, UnavailableError):
                     raise
                 except WheelschedError as e:
-                    failed = failed or _with_rows(e, row)
+                    failed = failed or _with_rows(e, row, listed)
             if ask is not None and failed is None:
                 window.append((ask.row, (yield "start", ask)))
     except WheelschedError as e:
@@ -246,9 +261,9 @@ def put_many_flow(jobs: Iterable[Job]) -> Generator[tuple[str, Any], Any, PutRes
     return results
 
 
-def _with_rows(error: WheelschedError, first: int) -> WheelschedError:
+def _with_rows(error: WheelschedError, first: int, listed: str) -> WheelschedError:
     """The same error, with rows counted over the whole list."""
-    jobs = error.detail.get("jobs")
-    if not isinstance(jobs, list):
+    rows = error.detail.get(listed)
+    if not isinstance(rows, list):
         return error
-    return type(error)(error.message, **{**error.detail, "jobs": [[row + first, message] for row, message in jobs]})
+    return type(error)(error.message, **{**error.detail, listed: [[row + first, message] for row, message in rows]})

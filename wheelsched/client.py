@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import pwd
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from . import verbs_queues
 from .bulk import put_many_flow
+from .client_runs import RunCalls
 from .errors import NotFoundError, RunTimeout, WheelschedError
 from .transport import Transport, check_path
 from .verbs import WAIT_S_MAX, Verbs, call_seconds, outcome
@@ -126,7 +127,7 @@ class Listing(Generic[T]):
             yield from self._ask(ask)
 
 
-class BaseClient(ABC):
+class BaseClient(RunCalls):
     """Every verb of a client; how a question reaches a server is left to `_do`."""
 
     def __init__(self) -> None:
@@ -145,7 +146,7 @@ class BaseClient(ABC):
         """The answer to a question that was begun."""
         return self._do(handle, timeout)
 
-    def _drop(self, handle: Any) -> None:  # noqa: B027 - nothing to do where nothing was begun
+    def _drop(self, handle: Any) -> None:
         """Nobody waits for this any more."""
 
     def put(
@@ -176,21 +177,6 @@ class BaseClient(ABC):
         [row, message] of those refused.
         """
         return self._carry_out(put_many_flow(jobs), timeout)
-
-    def enqueue(
-        self,
-        call: Call,
-        *,
-        delay: Any = None,
-        at: Any = None,
-        key: str | None = None,
-        namespace: str = "default",
-        call_timeout: Any = None,
-        **policies: Any,
-    ) -> Run:
-        """Run a call once: now, after `delay` (a duration) or at an instant. The same `key` gives the same run."""
-        run = self._do(self._verbs.enqueue(call, policies, delay=delay, at=at, key=key, namespace=namespace), call_timeout)
-        return run if run.known else self.run(run.id, timeout=call_timeout)
 
     def get(self, name: str, *, timeout: Any = None) -> JobInfo:
         """A job. NotFoundError."""
@@ -253,10 +239,6 @@ class BaseClient(ABC):
         """
         pages = self._verbs.runs(job, state, since=since, until=until, skipped=skipped, late=late, limit=limit)
         return self._listing(pages, timeout)
-
-    def cancel(self, run_id: str, *, timeout: Any = None) -> Run:
-        """End a run: at once when it waits, cooperatively and then by force when it runs. NotFoundError."""
-        return self._do(self._verbs.cancel(run_id), timeout)
 
     def dead(self, match: str | None = None, limit: int | None = None, *, timeout: Any = None) -> Listing[Run]:
         """Dead letters: runs out of attempts, of jobs that match the glob."""

@@ -13,7 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import arguments, changes, commands, due, history, overlap, protocol, reads, records, retime, run_commands, workers
+from . import (
+    arguments,
+    cancels,
+    changes,
+    commands,
+    due,
+    enqueues,
+    history,
+    overlap,
+    protocol,
+    reads,
+    records,
+    retime,
+    run_commands,
+    workers,
+)
 from ._wheel import Wheel
 from .alarms import Alarms
 from .calendars import Calendars
@@ -23,7 +38,6 @@ from .live import Live
 from .misfire import as_columns
 from .model import (
     BATCH_MAX,
-    KEY_TTL_US,
     LEASE_US,
     MS,
     NEVER,
@@ -89,6 +103,7 @@ class Engine:
         self.clock_offset_us = 0
         self.draining = False
         self.staged: dict[int, dict[int, Staged]] = {}  # by connection: frames that wait for `apply`
+        self.sweeps: list[cancels.Sweep] = []  # cancels by filter that are under way
         self.durations: dict[str, tuple[int, float]] = {}  # task -> (runs measured, moving mean of their run times in microseconds)
         self.missed_before_us = now.wall_us
         self.held_span = (NEVER, NEVER)  # from when to when all triggering was held last
@@ -176,6 +191,8 @@ class Engine:
         for item in inputs:
             if isinstance(item, Incoming) and id(item) not in taken:
                 self._command(item)
+        if self.sweeps:
+            cancels.go_on(self)
         self.alarms.tell(self)
         self._take_turns()
         workers.serve_seekers(self)
@@ -395,7 +412,7 @@ class Engine:
     def _forget(self) -> None:
         now = self.now.wall_us
         rids = [rid for rid, (at, _) in self.state.replies.items() if at + REQUEST_TTL_US < now]
-        keys = [k for k, v in self.state.keys.items() if v.at_us + KEY_TTL_US < now and not self._open(v.run_id)]
+        keys = [key for key, value in self.state.keys.items() if enqueues.is_over(self, key, value)]
         jobs = np.array(self.state.jobs.slots(), np.uint32)
         if len(jobs):
             fields = self.state.jobs.gather(jobs)
@@ -418,10 +435,6 @@ class Engine:
             if run_id in self.waiters and self.state.runs.gather(np.array([row], np.uint32))["state"][0] > RunState.RETRY_WAIT:
                 for conn, request_id, _ in self.waiters.pop(run_id):
                     self.reply(conn, protocol.encode_ok(request_id, reads.run(self.state, row, self.running)))
-
-    def _open(self, run_id: bytes) -> bool:
-        row = self.state.find_run(run_id)
-        return row is not None and self.state.runs.gather(np.array([row], np.uint32))["state"][0] <= RunState.RETRY_WAIT
 
 
 def ceil_ms(us: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -180,6 +180,7 @@ class Reason(IntEnum):
 
 HOOKS: Final = ("on_success", "on_failure", "on_dead")  # names of jobs to trigger when a run ends
 OVERLAPS: Final = ("skip", "allow", "buffer_one", "buffer_latest", "buffer_all", "cancel_other", "kill_other")
+UNIQUE_FIELDS: Final = ("task", "args", "queue", "concurrency_key")  # of an enqueued run, what may make its identity
 CATCHUPS: Final = ("latest", "earliest", "all", "skip")
 
 _UNITS: Final = {"ms": MS, "s": US, "m": 60 * US, "h": 3_600 * US, "d": 86_400 * US}
@@ -401,6 +402,26 @@ def Command(  # noqa: N802 - reads as a noun at the place of use
 def Http(method: str, url: str, *, json: Any = None, body: bytes | str | None = None, headers: dict[str, str] | None = None) -> Call:  # noqa: N802
     """The built-in task `http`. Off until the operator allows it."""
     return Call("http", method, url, json=json, body=body, headers=dict(headers or {}))
+
+
+@dataclass(slots=True)
+class Enqueue:
+    """One call for `enqueue_many`, with what `enqueue` takes: delay, at, key, unique, namespace and policies."""
+
+    call: Call
+    delay: Any = None
+    at: Any = None
+    key: str | None = None
+    unique: Any = None
+    namespace: str = "default"
+    policies: dict[str, Any] = field(default_factory=dict)
+
+    def __init__(
+        self, call: Call, *, delay: Any = None, at: Any = None, key: str | None = None, unique: Any = None, namespace: str = "default",
+        **policies: Any,
+    ) -> None:
+        self.call, self.delay, self.at, self.key, self.unique, self.namespace = call, delay, at, key, unique, namespace
+        self.policies = policies
 
 
 @dataclass(slots=True)

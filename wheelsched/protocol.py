@@ -41,8 +41,16 @@ answered as the first was and does nothing.
     next       name, n -> [instants]
     pause      rid, name, note -> a job          resume  rid, name, catchup (nil, "skip", "latest", "all") -> a job
     delete     rid, name -> a job                trigger rid, name, key -> a run
-    enqueue    rid, given, payload, namespace, at_us or delay_us or neither, key -> a run
+    enqueue    rid, given, payload, namespace, at_us or delay_us or neither, key, unique (nil or a list of "task", "args", "queue",
+               "concurrency_key") -> a run, with existing (bool): the one that the key made, or the open one of the same namespace, task and
+               fields, and no new one was made
+    enqueue_many  rid, given [maps], namespace [texts] and unique [as above], all of one length, which (u32 column: row of these), payload
+               [bins], at_us and delay_us (i64 columns; 2**63-1: none), key (nil or [texts or nil]) -> id (16 bytes a run), existing (u8
+               column). All or nothing: an error's detail has runs [[row, message]...]
     run        id -> a run                       cancel  rid, id -> a run
+    cancel_many  rid, match (glob over job names), state ("scheduled", "queued", "retry_wait", "leased", "running"), task, queue, namespace
+               (texts; nil or empty: any, but not all of them), dry_run (bool) -> count: open runs that were ended, or asked to end through
+               their workers
     wait       id, timeout_us -> a run, when it is final or the time is over
     runs       job (name, glob or nil), state, since_us, until_us, skipped (bool: with the occurrences that made no run), late (bool:
                runs only that are marked late; with skipped: "late and skipped"), after, limit -> columns, after. Oldest first
@@ -186,7 +194,7 @@ _LENGTH: Final = struct.Struct(">I")
 
 MUTATING: Final = frozenset(
     {
-        "put", "put_many", "pause", "resume", "delete", "trigger", "enqueue", "cancel", "redrive", "discard",
+        "put", "put_many", "pause", "resume", "delete", "trigger", "enqueue", "enqueue_many", "cancel", "cancel_many", "redrive", "discard",
         "skip", "move", "backfill", "calendar_put", "calendar_delete", "hold", "release", "apply",
         "queue_set", "queue_pause", "queue_resume", "queue_purge",
     }

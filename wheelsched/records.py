@@ -202,6 +202,7 @@ _SCHEMA: Final = {
     "CHECKPOINT": (32, "at run* checkpoint+"),  # MessagePack values: what the next attempt goes on from
     "STALE": (33, "at run* token* outcome* worker"),  # completions that were refused
     "CHAINED": (36, "at run*"),  # dead letters whose hooks were called
+    "KEYED": (39, "at key+ id"),  # idempotency keys for runs that are there
 }
 KINDS: Final[dict[str, int]] = {name: number for name, (number, _) in _SCHEMA.items()}
 NAMES: Final[dict[int, str]] = {number: name for name, number in KINDS.items()}

@@ -1,4 +1,4 @@
-"""The verbs about runs: trigger, enqueue, cancel, wait, dead letters."""
+"""The verbs about runs: trigger, wait, dead letters."""
 
 from __future__ import annotations
 
@@ -8,26 +8,19 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from . import protocol, reads, records
-from .arguments import done, payload_of, text, whole
-from .definition import check_given
+from .arguments import done, text, whole
 from .errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
-from .ids import job_key, other_run_id
+from .ids import other_run_id
 from .model import (
     FRAME_JOBS_MAX,
-    INSTANT_MAX_US,
     KEY_MAX,
-    MS,
-    NEVER,
     Disposition,
     Event,
-    JobState,
     RunState,
     Trigger,
     display_name,
-    parse_job_name,
 )
-from .overlap import cancel_rows
-from .put import job_row, spec_number
+from .put import job_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,8 +52,16 @@ def trigger(engine: Engine, cmd: Incoming) -> bytes:
             raise FailedPreconditionError(f"job {shown} is busy with run {blocking} (overlap {policy})", run_id=blocking)
         if policy != "allow":
             state, due = RunState.SCHEDULED, -1
-    return _new_run(engine, cmd, row, name, int(fields["spec"]), Trigger.MANUAL, engine.now.wall_us, due, state,
-                    engine.state.jobs.payload(row), scoped)
+    now = engine.now.wall_us
+    rows = engine.record("ENQUEUE", {
+        "at": now, "uid": cmd.uid, "job": np.array([row], np.uint32), "id": other_run_id(name, now, engine.state.meta.seq + 1, 0),
+        "spec": fields["spec"].reshape(1).copy(), "trigger": np.array([Trigger.MANUAL], np.uint8), "nominal": np.array([now], np.int64),
+        "due": np.array([due], np.int64), "state": np.array([state], np.uint8),
+        "payload": records.Blobs([engine.state.jobs.payload(row)]), "key": [[0, scoped]] if scoped else [],
+    })
+    engine.counters["created"] += 1
+    engine.watch(rows)
+    return done(engine, cmd, {**reads.run(engine.state, int(rows[0]), engine.running), "existing": False})
 
 
 def _blocking(engine: Engine, row: int) -> str:
@@ -76,58 +77,7 @@ def _known_key(engine: Engine, cmd: Incoming, scoped: bytes) -> bytes | None:
     known = engine.state.keys.get(scoped) if scoped else None
     if known is None:
         return None
-    return done(engine, cmd, reads.run_or_stub(engine, known.run_id))
-
-
-def _new_run(engine: Engine, cmd: Incoming, job: int, name: bytes, spec: int, kind: Trigger, nominal: int, due: int, state: RunState,
-             payload: bytes, scoped: bytes) -> bytes:
-    run_id = other_run_id(name, engine.now.wall_us, engine.state.meta.seq + 1, 0)
-    rows = engine.record("ENQUEUE", {
-        "at": engine.now.wall_us, "uid": cmd.uid, "job": np.array([job], np.uint32), "id": run_id, "spec": np.array([spec], np.uint32),
-        "trigger": np.array([kind], np.uint8), "nominal": np.array([nominal], np.int64), "due": np.array([due], np.int64),
-        "state": np.array([state], np.uint8), "payload": records.Blobs([payload]), "key": [[0, scoped]] if scoped else [],
-    })
-    engine.counters["created"] += 1
-    if state == RunState.SCHEDULED and due >= 0:
-        engine.arm_delayed(rows, np.array([due], np.int64))
-    engine.watch(rows)
-    return done(engine, cmd, reads.run(engine.state, int(rows[0]), engine.running))
-
-
-def enqueue(engine: Engine, cmd: Incoming) -> bytes:
-    """A one-time run of a task; its job is the reserved NAMESPACE/~TASK."""
-    args = cmd.request.args
-    namespace = text(args, "namespace", 64, "default")
-    asked = args.get("given")
-    if not isinstance(asked, dict):
-        raise InvalidArgumentError("enqueue: given, a map, is wanted")
-    given = check_given({**asked, "schedule": {"kind": "manual"}})
-    name = parse_job_name(f"{namespace}/x").partition("/")[0] + "/~" + given["task"]
-    payload = payload_of(args.get("payload"))
-    key = text(args, "key", KEY_MAX)
-    scoped = b"enqueue\0" + name.encode() + b"\0" + key.encode() if key else b""
-    known = _known_key(engine, cmd, scoped)
-    if known:
-        return known
-    now = engine.now.wall_us
-    at, delay = whole(args, "at_us", 0, INSTANT_MAX_US), whole(args, "delay_us", 0, INSTANT_MAX_US)
-    if at is not None and delay is not None:
-        raise InvalidArgumentError("enqueue: give at_us or delay_us, not both")
-    nominal = -(-(at if at is not None else now + (delay or 0)) // MS) * MS if at is not None or delay else now
-    spec = spec_number(engine, given, name)
-    row = engine.state.find_job(name.encode())
-    if row is None:
-        blank = np.array([NEVER], np.int64)
-        engine.record("PUT", {
-            "at": now, "uid": cmd.uid, "name": records.Blobs([name.encode()]), "key": job_key(name.encode()),
-            "payload": records.Blobs([protocol.encode_payload((), {})]), "spec": np.array([spec], np.uint32), "param": blank, "next": blank,
-            "cursor": np.array([-1], np.int64), "state": np.array([JobState.ACTIVE], np.uint8), "note": [],
-        })
-        row = engine.state.find_job(name.encode())
-        assert row is not None
-    later = nominal > now
-    return _new_run(engine, cmd, row, name.encode(), spec, Trigger.ENQUEUE, nominal, nominal,
-                    RunState.SCHEDULED if later else RunState.QUEUED, payload, scoped)
+    return done(engine, cmd, {**reads.run_or_stub(engine, known.run_id), "existing": True})
 
 
 def run_row(engine: Engine, args: dict[str, Any]) -> int:
@@ -147,22 +97,6 @@ def parse_run_id(value: Any) -> bytes:
     if len(run_id) != 16:
         raise InvalidArgumentError(f"run id {str(value)[:60]!r}: 32 hex digits are wanted")
     return run_id
-
-
-def cancel(engine: Engine, cmd: Incoming) -> bytes:
-    """Cancel a run: at once when no worker holds it, else through its worker."""
-    row = run_row(engine, cmd.request.args)
-    rows = np.array([row], np.uint32)
-    fields = engine.state.runs.gather(rows)[0]
-    if fields["state"] == RunState.LEASED:
-        engine.record("ASK_CANCEL", {"at": engine.now.wall_us, "run": rows})
-        engine.effects.cancels.append((int(fields["worker"]), int(fields["token"]), False))
-    elif fields["state"] <= RunState.RETRY_WAIT:
-        cancel_rows(engine, rows)
-    elif fields["state"] != RunState.CANCELLED:
-        state = RunState(int(fields["state"])).name.lower()
-        raise FailedPreconditionError(f"the run is {state} already")
-    return done(engine, cmd, reads.run(engine.state, row, engine.running))
 
 
 def dead_rows(engine: Engine, args: dict[str, Any]) -> NDArray[np.uint32]:
@@ -229,5 +163,5 @@ def expire_waiters(engine: Engine) -> None:
 
 
 VERBS: Final[dict[str, Callable[[Engine, Incoming], bytes]]] = {
-    "trigger": trigger, "enqueue": enqueue, "cancel": cancel, "redrive": redrive, "discard": discard, "wait": wait,
+    "trigger": trigger, "redrive": redrive, "discard": discard, "wait": wait,
 }

@@ -37,7 +37,7 @@ AHEAD_MAX: Final = 8  # steps decided ahead of the disk
 ACCEPT_PAUSE_US: Final = US  # after descriptors ran out
 EXIT_CONFIG: Final = 78  # the tasks can't be imported
 _CALMING: Final = frozenset({  # taken on a full disk too: they need little and stop more
-    "hold", "pause", "delete", "cancel", "discard", "queue_pause", "queue_purge",
+    "hold", "pause", "delete", "cancel", "cancel_many", "discard", "queue_pause", "queue_purge",
 })
 _LOOKED_UP: Final = frozenset({"run", "runs", "stats", "jobs", "dead"})
 

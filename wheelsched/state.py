@@ -203,6 +203,10 @@ class State:
             self.keys[key] = Key(f["id"][16 * i : 16 * i + 16], f["at"])
         return rows
 
+    def _keyed(self, f: dict[str, Any]) -> None:
+        for i, key in enumerate(f["key"]):
+            self.keys[key] = Key(f["id"][16 * i : 16 * i + 16], f["at"])
+
     def _wake(self, f: dict[str, Any]) -> None:
         self.runs.wake(f["run"], f["at"])
 

@@ -260,6 +260,8 @@ class Simulator:
             found = history.look_for(self.journal.history_blocks(), verb, args) if verb in history.NEEDED else None
             inputs.append(Incoming(conn, protocol.parse_request(body), 0, found))
         self._step(inputs)
+        while (conn, self._last_id) not in self._answers and self.engine.sweeps:
+            self._step([])
         reply = self._answers.pop((conn, self._last_id), None)
         self._answers.clear()
         if reply is None:

@@ -40,7 +40,10 @@ if TYPE_CHECKING:
     from .model import Job
     from .staging import Applied
 
-__all__ = ["WAIT_S_MAX", "Pages", "Verbs", "as_map", "call_seconds", "checked_limit", "checked_text", "checked_word", "field_of", "outcome"]
+__all__ = [
+    "WAIT_S_MAX", "Pages", "Verbs", "as_map", "call_seconds", "checked_call", "checked_glob", "checked_key", "checked_limit",
+    "checked_run_id", "checked_text", "checked_word", "field_of", "instant_of_enqueue", "outcome",
+]
 
 T = TypeVar("T")
 R = TypeVar("R", bound=RunInfo)
@@ -67,12 +70,18 @@ def checked_text(value: Any, what: str, limit: int) -> str:
     return value
 
 
-def _key(value: Any) -> str | None:
+def checked_key(value: Any) -> str | None:
+    """An idempotency key, or None. InvalidArgumentError otherwise."""
     if value is None:
         return None
     if value == "":
         raise InvalidArgumentError("key: the empty text is no key; leave it out")
     return checked_text(value, "key", KEY_MAX)
+
+
+def instant_of_enqueue(at: Any) -> int:
+    """Microseconds of an enqueue's instant, in whole milliseconds."""
+    return min(-(-parse_instant(at, "at") // MS) * MS, INSTANT_MAX_US)
 
 
 def checked_word(value: Any, what: str, allowed: tuple[str, ...]) -> str | None:
@@ -82,14 +91,15 @@ def checked_word(value: Any, what: str, allowed: tuple[str, ...]) -> str | None:
     return value if value is None else str(value)
 
 
-def _run_id(value: Any) -> str:
+def checked_run_id(value: Any) -> str:
+    """A run id, from a run too. InvalidArgumentError otherwise."""
     text = value.id if isinstance(value, RunInfo) else value
     if not isinstance(text, str) or len(text) != 32 or not set(text) <= set("0123456789abcdef"):
         raise InvalidArgumentError(f"run id: 32 hexadecimal digits are wanted, not {str(text)[:60]!r}")
     return text
 
 
-def _glob(value: Any) -> str | None:
+def checked_glob(value: Any) -> str | None:
     """A pattern over names as they are shown, where the namespace `default` is left out; `*` matches any text."""
     return None if value is None else display_name(checked_text(value, "match", _GLOB_MAX))
 
@@ -97,7 +107,7 @@ def _glob(value: Any) -> str | None:
 def _job_or_glob(value: Any) -> str | None:
     if isinstance(value, str) and not set(value) & set("*?["):
         return parse_job_name(value)
-    return _glob(value)
+    return checked_glob(value)
 
 
 def checked_limit(value: Any) -> int | None:
@@ -112,7 +122,8 @@ def _check_version(value: Any) -> None:
         raise InvalidArgumentError(f"version: a whole number from 0 on is wanted, not {str(value)[:60]}")
 
 
-def _call(call: Any) -> Call:
+def checked_call(call: Any) -> Call:
+    """A Call. InvalidArgumentError otherwise."""
     if not isinstance(call, Call):
         hint = "; use its .call(...)" if callable(call) else ""
         raise InvalidArgumentError(f"call: Call(...) or a task's .call(...) is wanted, not {type(call).__name__}{hint}")
@@ -194,7 +205,7 @@ class Verbs(Generic[R]):
         self, name: Any, call: Any, schedule: Any, policies: Mapping[str, Any], *, paused: Any, note: Any, version: Any
     ) -> Ask[JobInfo]:
         """A job by name."""
-        call = _call(call)
+        call = checked_call(call)
         if paused is not None and not isinstance(paused, bool):
             raise InvalidArgumentError(f"paused: True, False or None is wanted, not {str(paused)[:60]}")
         _check_version(version)
@@ -211,20 +222,6 @@ class Verbs(Generic[R]):
             "version": version,
         }
         return Ask("put", args, _job)
-
-    def enqueue(self, call: Any, policies: Mapping[str, Any], *, delay: Any, at: Any, key: Any, namespace: Any) -> Ask[R]:
-        """One run, now, after a delay or at an instant."""
-        call = _call(call)
-        if delay is not None and at is not None:
-            raise InvalidArgumentError("enqueue: give a delay or an instant (at), not both")
-        parse_job_name(f"{namespace}/x")
-        given, _ = given_from_api(call, None, policies)
-        args = {"given": given, "payload": encode_payload(call.args, call.kwargs), "namespace": namespace, "key": _key(key)}
-        if delay is not None:
-            args["delay_us"] = parse_duration(delay, "delay")
-        if at is not None:
-            args["at_us"] = min(-(-parse_instant(at, "at") // MS) * MS, INSTANT_MAX_US)
-        return Ask("enqueue", args, self.read_run)
 
     def get(self, name: Any) -> Ask[JobInfo]:
         """One job."""
@@ -250,19 +247,15 @@ class Verbs(Generic[R]):
 
     def trigger(self, name: Any, key: Any) -> Ask[R]:
         """Run a job now."""
-        return Ask("trigger", {"name": parse_job_name(name), "key": _key(key)}, self.read_run)
+        return Ask("trigger", {"name": parse_job_name(name), "key": checked_key(key)}, self.read_run)
 
     def run(self, run_id: Any) -> Ask[R]:
         """One run."""
-        return Ask("run", {"id": _run_id(run_id)}, self.read_run)
+        return Ask("run", {"id": checked_run_id(run_id)}, self.read_run)
 
     def wait(self, run_id: Any, seconds: float) -> Ask[R]:
         """One run, when it is final or the time is over."""
-        return Ask("wait", {"id": _run_id(run_id), "timeout_us": max(0, round(seconds * US))}, self.read_run)
-
-    def cancel(self, run_id: Any) -> Ask[R]:
-        """End a run."""
-        return Ask("cancel", {"id": _run_id(run_id)}, self.read_run)
+        return Ask("wait", {"id": checked_run_id(run_id), "timeout_us": max(0, round(seconds * US))}, self.read_run)
 
     def redrive(self, match: Any, ids: Any) -> Ask[int]:
         """Send dead letters back."""
@@ -284,7 +277,7 @@ class Verbs(Generic[R]):
 
     def jobs(self, match: Any, state: Any, limit: Any) -> Callable[[], Pages[JobInfo]]:
         """Makes the pages of a listing of jobs."""
-        args = {"match": _glob(match), "state": checked_word(state, "state", _JOB_STATES)}
+        args = {"match": checked_glob(match), "state": checked_word(state, "state", _JOB_STATES)}
         total = checked_limit(limit)
         return lambda: Pages("jobs", args, total, JobInfo)
 
@@ -305,7 +298,7 @@ class Verbs(Generic[R]):
 
     def dead(self, match: Any, limit: Any) -> Callable[[], Pages[R]]:
         """Makes the pages of a listing of dead letters."""
-        args = {"match": _glob(match)}
+        args = {"match": checked_glob(match)}
         total = checked_limit(limit)
         return lambda: Pages("dead", args, total, self._make_run)
 
@@ -320,8 +313,8 @@ def _which(match: Any, ids: Any) -> dict[str, Any]:
     if (match is None) == (ids is None):
         raise InvalidArgumentError("give either match= (a pattern of job names) or ids= (run ids)")
     if ids is None:
-        return {"match": _glob(match)}
-    return {"ids": [_run_id(run_id) for run_id in ids]}
+        return {"match": checked_glob(match)}
+    return {"ids": [checked_run_id(run_id) for run_id in ids]}
 
 
 def outcome(run: RunInfo) -> Any:

@@ -235,6 +235,11 @@ class RunInfo(_HasResult):
         ]
 
     @property
+    def existing(self) -> bool:
+        """Of an answer to enqueue or trigger: whether the run was there before, by its key or identity, and none was made."""
+        return bool(self._raw.get("existing"))
+
+    @property
     def late(self) -> bool:
         """Whether it is marked late: not started `late_after` after its nominal time."""
         return bool(self._raw.get("late"))

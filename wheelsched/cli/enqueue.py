@@ -18,6 +18,7 @@ from .shell import Verb, say, shell
 @click.option("--in", "delay", metavar="D", help="After a delay.")
 @click.option("--at", "at", metavar="T", help="At an instant (RFC 3339).")
 @click.option("--key", metavar="K", help="Idempotency key: the same key again gives the same run.")
+@click.option("--unique", "unique", is_flag=True, help="While an open run has the same task and arguments, give that one, make none.")
 @click.option("--namespace", default="default", metavar="NS", show_default=True)
 @payload_flags
 @policy_flags
@@ -29,11 +30,12 @@ def enqueue(task: str, argv: tuple[str, ...], **flags: Any) -> None:
         raise click.UsageError("give --in or --at, not both")
     work = call(task, flags["args"], flags["kwargs"], argv)
     run = sh.client.enqueue(
-        work, delay=flags["delay"], at=flags["at"], key=flags["key"], namespace=flags["namespace"], **policies(flags)
+        work, delay=flags["delay"], at=flags["at"], key=flags["key"], unique=flags["unique"], namespace=flags["namespace"],
+        **policies(flags),
     )
     if flags["wait"]:
         finish_wait(run, flags["wait_timeout"])
     else:
         show_one(sh, run.to_dict(), lambda: [run.id])
         if sh.table:
-            say(f"{run.job}: run is {run.state}")
+            say(f"{run.job}: run is {run.state}{', and was there before' if run.existing else ''}")

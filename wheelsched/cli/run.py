@@ -183,10 +183,26 @@ def _text(data: bytes, left_out: int) -> str:
 
 
 @run.command()
-@click.argument("run_ids", nargs=-1, required=True, metavar="RUN...")
-def cancel(run_ids: tuple[str, ...]) -> None:
-    """End runs: at once when they wait, cooperatively and then by force when they run."""
+@click.argument("run_ids", nargs=-1, metavar="[RUN]...")
+@click.option("--match", metavar="GLOB", help="All open runs of the jobs that match; '*' is all.")
+@click.option("--state", type=click.Choice(["scheduled", "queued", "retry_wait", "leased", "running"]))
+@click.option("--task", metavar="TASK", help="All open runs of a task.")
+@click.option("--queue", metavar="Q", help="All open runs of a queue.")
+@click.option("--namespace", metavar="NS", help="All open runs of a namespace.")
+@click.option("--dry-run", is_flag=True, help="Only count them.")
+def cancel(run_ids: tuple[str, ...], dry_run: bool, **filters: Any) -> None:
+    """End runs: at once when they wait, cooperatively and then by force when they run.
+
+    Runs by id, or all open ones that all the filters given find.
+    """
     sh = shell()
+    filtered = any(value is not None for value in filters.values())
+    if bool(run_ids) == filtered or (run_ids and dry_run):
+        raise click.UsageError("give run ids, or one or more of --match, --state, --task, --queue, --namespace, and perhaps --dry-run")
+    if filtered:
+        count = sh.client.cancel(dry_run=dry_run, **filters)
+        show_one(sh, {"count": count, "dry_run": dry_run}, lambda: [f"{count} runs {'would be ' if dry_run else ''}cancelled"])
+        return
     show_many(
         sh, (sh.client.cancel(i) for i in run_ids), lambda r: r.to_dict(), ["RUN", "JOB", "STATE"], lambda r: [r.id, r.job, r.state]
     )

@@ -1,0 +1,82 @@
+"""As `client_runs`, for asyncio."""
+
+# ruff: noqa: ASYNC109 - the timeouts are part of the face shared with Client
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from . import verbs_runs
+from .bulk_runs import enqueue_many_flow
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+
+    from .aclient import AsyncRun
+    from .model import Call, Enqueue
+    from .session import Ask
+    from .verbs import Verbs
+    from .views_runs import EnqueueResults
+
+__all__ = ["AsyncRunCalls"]
+
+T = TypeVar("T")
+
+
+class AsyncRunCalls(ABC):
+    """The same methods as client_runs.RunCalls."""
+
+    _verbs: Verbs[AsyncRun]
+
+    @abstractmethod
+    async def _do(self, ask: Ask[T], timeout: Any) -> T:
+        """The answer to a question."""
+
+    @abstractmethod
+    async def _carry_out(self, flow: Generator[tuple[str, Any], Any, T], timeout: Any) -> T:
+        """The result of a flow of questions."""
+
+    @abstractmethod
+    async def run(self, run_id: str, *, timeout: Any = None) -> AsyncRun:
+        """As Client.run."""
+
+    async def enqueue(
+        self,
+        call: Call,
+        *,
+        delay: Any = None,
+        at: Any = None,
+        key: str | None = None,
+        unique: Any = None,
+        namespace: str = "default",
+        call_timeout: Any = None,
+        **policies: Any,
+    ) -> AsyncRun:
+        """As Client.enqueue."""
+        ask = verbs_runs.enqueue(
+            self._verbs.read_run, call, policies, delay=delay, at=at, key=key, unique=unique, namespace=namespace
+        )
+        run = await self._do(ask, call_timeout)
+        return run if run.known else await self.run(run.id, timeout=call_timeout)
+
+    async def enqueue_many(self, calls: Iterable[Enqueue | Call], *, timeout: Any = None) -> EnqueueResults:
+        """As Client.enqueue_many."""
+        return await self._carry_out(enqueue_many_flow(calls), timeout)
+
+    @overload
+    async def cancel(self, run_id: str | AsyncRun, *, timeout: Any = None) -> AsyncRun: ...
+    @overload
+    async def cancel(
+        self, run_id: None = None, *, match: str | None = None, state: str | None = None, task: str | None = None, queue: str | None = None,
+        namespace: str | None = None, dry_run: bool = False, timeout: Any = None,
+    ) -> int: ...
+    async def cancel(
+        self, run_id: str | AsyncRun | None = None, *, match: str | None = None, state: str | None = None, task: str | None = None,
+        queue: str | None = None, namespace: str | None = None, dry_run: bool = False, timeout: Any = None,
+    ) -> AsyncRun | int:
+        """As Client.cancel."""
+        filters = {"match": match, "state": state, "task": task, "queue": queue, "namespace": namespace}
+        if run_id is not None:
+            return await self._do(verbs_runs.cancel(self._verbs.read_run, run_id, filters, dry_run=dry_run), timeout)
+        return await self._do(verbs_runs.cancel_many(filters, dry_run=dry_run), timeout)

@@ -1,0 +1,93 @@
+"""The part of the client's face that makes and ends runs; `client.BaseClient` is built on it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from . import verbs_runs
+from .bulk_runs import enqueue_many_flow
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+
+    from .client import Run
+    from .model import Call, Enqueue
+    from .session import Ask
+    from .verbs import Verbs
+    from .views_runs import EnqueueResults
+
+__all__ = ["RunCalls"]
+
+T = TypeVar("T")
+
+
+class RunCalls(ABC):
+    """enqueue, enqueue_many, cancel. How a question reaches a server is left to `_do` and `_carry_out`."""
+
+    _verbs: Verbs[Run]
+
+    @abstractmethod
+    def _do(self, ask: Ask[T], timeout: Any) -> T:
+        """The answer to a question."""
+
+    @abstractmethod
+    def _carry_out(self, flow: Generator[tuple[str, Any], Any, T], timeout: Any) -> T:
+        """The result of a flow of questions."""
+
+    @abstractmethod
+    def run(self, run_id: str, *, timeout: Any = None) -> Run:
+        """A run. NotFoundError."""
+
+    def enqueue(
+        self,
+        call: Call,
+        *,
+        delay: Any = None,
+        at: Any = None,
+        key: str | None = None,
+        unique: Any = None,
+        namespace: str = "default",
+        call_timeout: Any = None,
+        **policies: Any,
+    ) -> Run:
+        """Run a call once: now, after `delay` (a duration) or at an instant. The same `key` gives the same run.
+
+        `unique`: while an open run of the same namespace, task and fields is there, give that one and make none (`run.existing` tells).
+        Fields: "args" (positional and by name), "queue", "concurrency_key", "task" (it alone); True is ("args",). A run that has ended,
+        in whatever way, is in nobody's way.
+        """
+        ask = verbs_runs.enqueue(
+            self._verbs.read_run, call, policies, delay=delay, at=at, key=key, unique=unique, namespace=namespace
+        )
+        run = self._do(ask, call_timeout)
+        return run if run.known else self.run(run.id, timeout=call_timeout)
+
+    def enqueue_many(self, calls: Iterable[Enqueue | Call], *, timeout: Any = None) -> EnqueueResults:
+        """Enqueue `Enqueue(call, key=..., ...)` or calls alone, in frames of at most 10,000 and 1 MiB, each atomic and durable.
+
+        The result has the id of each call's run in the order given, and whether it was there before. On an error the frames before it
+        are done: `detail["accepted"]` counts their calls, `detail["runs"]` has [row, message] of those refused.
+        """
+        return self._carry_out(enqueue_many_flow(calls), timeout)
+
+    @overload
+    def cancel(self, run_id: str | Run, *, timeout: Any = None) -> Run: ...
+    @overload
+    def cancel(
+        self, run_id: None = None, *, match: str | None = None, state: str | None = None, task: str | None = None, queue: str | None = None,
+        namespace: str | None = None, dry_run: bool = False, timeout: Any = None,
+    ) -> int: ...
+    def cancel(
+        self, run_id: str | Run | None = None, *, match: str | None = None, state: str | None = None, task: str | None = None,
+        queue: str | None = None, namespace: str | None = None, dry_run: bool = False, timeout: Any = None,
+    ) -> Run | int:
+        """End a run: at once when it waits, cooperatively and then by force when it runs. NotFoundError.
+
+        Without a run id: all open runs of jobs that `match` the glob, in a `state` (scheduled, queued, retry_wait, leased, running), of a
+        task, a queue, a namespace: how many. Runs made meanwhile are left alone. `dry_run`: only count them.
+        """
+        filters = {"match": match, "state": state, "task": task, "queue": queue, "namespace": namespace}
+        if run_id is not None:
+            return self._do(verbs_runs.cancel(self._verbs.read_run, run_id, filters, dry_run=dry_run), timeout)
+        return self._do(verbs_runs.cancel_many(filters, dry_run=dry_run), timeout)
