@@ -92,6 +92,10 @@ def every_verb():
         (lambda ws: ws.trigger("x", key="k"), run, "trigger", {"name": "default/x", "key": "k"}),
         (lambda ws: ws.run(RUN_ID), run, "run", {"id": RUN_ID}),
         (lambda ws: ws.cancel(RUN_ID), run, "cancel", {"id": RUN_ID}),
+        (
+            lambda ws: ws.cancel(match="default/a*", state="queued", queue="q"), {"count": 3}, "cancel_many",
+            {"match": "a*", "state": "queued", "task": None, "queue": "q", "namespace": None, "dry_run": False},
+        ),
         (lambda ws: ws.redrive(match="billing/*"), {"count": 2}, "redrive", {"match": "billing/*"}),
         (lambda ws: ws.discard(ids=[RUN_ID]), {"count": 1}, "discard", {"ids": [RUN_ID]}),
         (lambda ws: ws.stats(), {"runs": 1}, "stats", {}),
@@ -127,7 +131,7 @@ def test_every_verb_asks_as_the_specification_says(make, path):
     assert (got[0].name, got[0].result, got[0].args, got[0].kwargs) == ("x", "created", [1], {"a": 2})
     assert (got[1].id, got[1].job) == (RUN_ID, "x")
     assert got[4] == [T0]
-    assert got[11:14] == [2, 1, {"runs": 1}]
+    assert got[11:15] == [3, 2, 1, {"runs": 1}]
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,10 @@ def enqueue(
     given, _ = given_from_api(call, None, policies)
     args = {
         "given": given, "payload": encode_payload(call.args, call.kwargs), "namespace": namespace, "key": checked_key(key),
-        "unique": checked_unique(unique),
     }
+    fields = checked_unique(unique)
+    if fields is not None:
+        args["unique"] = fields
     if delay is not None:
         args["delay_us"] = parse_duration(delay, "delay")
     if at is not None:
