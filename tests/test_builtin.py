@@ -35,6 +35,11 @@ def shown(ended):
     return ended[3].get("stdout", b"").decode().split("\n")[:-1]
 
 
+def run_one(end, argv, **more):
+    """One command, alone: what stands behind a slow run is handed back."""
+    return end.finish(end.give("command", argv, **more))[0]
+
+
 def refused(ended):
     """The message of a failure that is not retried."""
     assert (ended[0], ended[3]["type"], ended[3]["retry"]) == (Outcome.FAILED, "wheelsched.CommandRefused", False)
@@ -56,16 +61,14 @@ def test_what_can_not_be_started_says_why_and_is_not_retried(start, tmp_path):
         (["true", "a\0b"], {}, "argv is a list"), ([], {}, "argv is a list"), (["true"], {"env": {"A=B": "x"}}, "'A=B' can't be set"),
         (["true"], {"env": {"A": 1}}, "'A' can't be set"), (["true"], {"cwd": ""}, "cwd is the path"),
     ]
-    tokens = [end.give("command", argv, **more) for argv, more, _ in asked]
-    for ended, (argv, _, wanted) in zip(end.finish(*tokens), asked, strict=True):
-        assert wanted in refused(ended), argv
+    for argv, more, wanted in asked:
+        assert wanted in refused(run_one(end, argv, **more)), argv
 
 
 def test_exit_codes_decide(start):
     end = start()
-    tokens = [end.give("command", ["sh", "-c", f"exit {code}"], success_codes=[0, 3], fatal_codes=[64, 65]) for code in (0, 3, 1, 64)]
-    tokens.append(end.give("command", ["sh", "-c", "kill -15 $$"], success_codes=[0, -15]))
-    ended = end.finish(*tokens)
+    ended = [run_one(end, ["sh", "-c", f"exit {code}"], success_codes=[0, 3], fatal_codes=[64, 65]) for code in (0, 3, 1, 64)]
+    ended.append(run_one(end, ["sh", "-c", "kill -15 $$"], success_codes=[0, -15]))
     assert [e[0] for e in ended] == [1, 1, FAILED, FAILED, 1]
     assert (ended[2][3]["type"], ended[2][3].get("retry")) == ("wheelsched.CommandFailed", None)
     assert refused(ended[3]) == "sh: exit code 64, which is one of the fatal codes: not retried"
@@ -91,7 +94,7 @@ def test_root_runs_it_as_another_user_with_its_groups(start):
     end = start()
     account = pwd.getpwnam("nobody")
     script = "id -u; id -g; id -G; pwd; echo $HOME $USER $LOGNAME $SHELL"
-    ended = end.finish(end.give("command", ["sh", "-c", script], user="nobody"), end.give("command", ["id", "-u"], user="65534"))
+    ended = [run_one(end, ["sh", "-c", script], user="nobody"), run_one(end, ["id", "-u"], user="65534")]
     uid, gid, home = account.pw_uid, account.pw_gid, account.pw_dir
     groups = " ".join(map(str, sorted(os.getgrouplist("nobody", gid))))
     folder = home if Path(home).is_dir() else "/"
@@ -111,8 +114,7 @@ def test_another_user_is_refused_to_whoever_is_not_root(start, monkeypatch, tmp_
 def test_many_children_beside_threads_that_log(start):
     """Case fork-01: no child is forked by Python code, so none inherits a lock that a thread holds."""
     end = start()
-    tokens = [end.give("command", ["true"]) for _ in range(100)]
-    assert {e[0] for e in end.finish(*tokens)} == {Outcome.SUCCEEDED}
+    assert {run_one(end, ["true"])[0] for _ in range(100)} == {Outcome.SUCCEEDED}
 
 
 def test_the_noun_checks_what_it_can():

@@ -105,7 +105,8 @@ def _same_offset(config: Config, *, fresh: bool) -> None:
 
 def _allowed(config: Config) -> Allowed:
     return Allowed(
-        commands=config.allow_commands, http=config.allow_http, env=config.allow_env, socket=str(Path(config.socket).absolute()),
+        commands=config.allow_commands, http=config.allow_http, env=config.allow_env, http_nets=config.http_allow_net,
+        http_secret_file=config.http_secret_file, http_ca_file=config.http_ca_file, socket=str(Path(config.socket).absolute()),
     )
 
 
@@ -131,6 +132,8 @@ def serve(config: Config) -> int:
 
 def _serve(config: Config) -> int:
     begun = time.monotonic()
+    allowed = _allowed(config)
+    allowed.check()
     try:
         journal = LmdbJournal.open(config.data, map_size=config.map_size, reserve_bytes=config.reserve_bytes)
     except OSError as e:
@@ -153,7 +156,7 @@ def _serve(config: Config) -> int:
     engine = _take_over(state, config, clock, boot)
     pool = Pool(
         workers_dir=_workers_dir(config), modules=config.tasks, generation=state.meta.generation, boot_id=boot,
-        allowed=_allowed(config),
+        allowed=allowed,
     )
     keeper = Keeper(journal, state, config)
     server = Server(config, keeper, engine, pool, listener, clock)

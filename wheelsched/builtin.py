@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from .builtin_command import command
-from .builtin_http import http
 from .tasks import Task
 
 if TYPE_CHECKING:
@@ -24,7 +23,21 @@ class Allowed:
     commands: bool = False
     http: bool = False
     env: tuple[str, ...] = ()  # names or globs of environment variables that commands get beside the usual ones
+    http_nets: tuple[str, ...] = ()  # networks that are not public and that `http` may connect to all the same
+    http_secret_file: str = ""  # keys that requests are signed with; read at each request, so that a change needs no restart
+    http_ca_file: str = ""  # certificates to trust beside the system's
     socket: str = ""  # of the server, for commands that are clients too
+
+    def check(self) -> None:
+        """ConfigError for networks and files that can't be used: better at a start than at the first request."""
+        from .builtin_http import check_ca_file, read_secrets  # noqa: PLC0415 - http alone needs it, and executors start often
+        from .builtin_network import networks  # noqa: PLC0415
+
+        networks(self.http_nets)
+        if self.http_secret_file:
+            read_secrets(self.http_secret_file)
+        if self.http_ca_file:
+            check_ca_file(self.http_ca_file)
 
     def to_text(self) -> str:
         """One line; what is as it is by default is left out."""
@@ -47,5 +60,7 @@ def builtin_tasks(runner: Runner, allowed: Allowed) -> dict[str, Task]:
     if allowed.commands:
         found["command"] = Task("command", partial(command, runner, allowed), {})
     if allowed.http:
-        found["http"] = Task("http", http, {})
+        from .builtin_http import http  # noqa: PLC0415 - as above
+
+        found["http"] = Task("http", partial(http, allowed), {})
     return found

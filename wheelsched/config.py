@@ -26,6 +26,9 @@ class Config:
     allow_commands: bool = False
     allow_http: bool = False
     allow_env: tuple[str, ...] = ()  # names or globs of variables that commands get of the environment beside the usual ones
+    http_allow_net: tuple[str, ...] = ()  # networks that are not public and that `http` may connect to
+    http_secret_file: str = ""  # keys that `http` signs with, whsec_… one a line
+    http_ca_file: str = ""  # certificates to trust beside the system's
     hold: bool = False  # start with all triggering held, until `admin release`
     map_size: int | None = None  # None: 4 TiB, less under an address space limit
     reserve_bytes: int = RESERVE_BYTES
@@ -78,6 +81,10 @@ def load(*layers: dict[str, Any]) -> Config:
         raise ConfigError("tasks: names of Python modules are wanted, such as 'pkg.mod'")
     merged["tasks"] = tuple(tasks)
     merged["allow_env"] = _texts("allow_env", merged.get("allow_env", ()), "names of environment variables, such as 'PG*'")
+    merged["http_allow_net"] = _texts("http_allow_net", merged.get("http_allow_net", ()), "networks, such as '10.0.0.0/8'")
+    for key in ("http_secret_file", "http_ca_file"):
+        if not isinstance(merged.get(key, ""), str) or "\0" in merged.get(key, ""):
+            raise ConfigError(f"{key}: a path is wanted")
     for key in ("allow_commands", "allow_http", "hold"):
         if not isinstance(merged.get(key, False), bool):
             raise ConfigError(f"{key}: true or false is wanted")

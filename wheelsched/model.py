@@ -40,6 +40,7 @@ ERROR_TEXT_MAX: Final = 4 * 1024  # characters kept of an error with its traceba
 CHECKPOINT_MAX: Final = 16 * 1024  # bytes of one encoded checkpoint
 PROGRESS_MAX: Final = 1_000  # characters of a run's progress
 STALE_MAX: Final = 10  # refused completions that are kept of one run
+REDIRECTS_MAX: Final = 10  # that one `http` follows
 NOTE_MAX: Final = 1_000
 KEY_MAX: Final = 200
 EXPR_MAX: Final = 1_000  # characters of a cron expression
@@ -399,9 +400,33 @@ def Command(  # noqa: N802 - reads as a noun at the place of use
     return Call("command", list(argv), cwd=cwd, env=dict(env or {}), user=user, success_codes=list(success_codes), **more)
 
 
-def Http(method: str, url: str, *, json: Any = None, body: bytes | str | None = None, headers: dict[str, str] | None = None) -> Call:  # noqa: N802
-    """The built-in task `http`. Off until the operator allows it."""
-    return Call("http", method, url, json=json, body=body, headers=dict(headers or {}))
+def Http(  # noqa: N802 - reads as a noun at the place of use
+    method: str, url: str, *, json: Any = None, body: bytes | str | None = None, headers: dict[str, str] | None = None, timeout: Any = None,
+    expect: list[int] | tuple[int, ...] | None = None, redirects: int = 0, sign: bool | None = None, max_body: int | None = None,
+) -> Call:
+    """The built-in task `http`: one request. Off until the operator allows it; it needs `pip install 'wheelsched[http]'`.
+
+    Any of the statuses in `expect` (2xx) is a success; 408, 425, 429, 5xx and what fails on the way are retried, after the time that
+    Retry-After asks for; nothing else is. `timeout`: a duration, no longer than the run's. `redirects`: how many are followed, 10 at
+    most. `sign`: None signs when the operator has given keys, True insists on it. `max_body`: bytes of the response that are kept (16 KiB;
+    at most 64 KiB). Addresses that are not public are refused unless the operator allows them. Secrets are best in headers: they are
+    not shown in listings.
+    """
+    more: dict[str, Any] = {}  # what is not given is left out: a definition stays what it was
+    if timeout is not None:
+        more["timeout"] = format_duration(parse_duration(timeout, "timeout"))
+    if expect is not None:
+        if not isinstance(expect, list | tuple) or not all(isinstance(x, int) and 100 <= x <= 599 for x in expect):
+            raise PayloadError("Http: expect is a list of statuses, such as [200, 404]")
+        more["expect"] = list(expect)
+    for name, value, high in (("redirects", redirects or None, REDIRECTS_MAX), ("max_body", max_body, OUTPUT_MAX)):
+        if value is not None:
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= high:
+                raise PayloadError(f"Http: {name} is a whole number from 0 to {high}, not {value!r}")
+            more[name] = value
+    if sign is not None:
+        more["sign"] = bool(sign)
+    return Call("http", method, url, json=json, body=body, headers=dict(headers or {}), **more)
 
 
 @dataclass(slots=True)

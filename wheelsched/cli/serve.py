@@ -17,7 +17,7 @@ from .shell import Failed, Verb, shell
 EXIT_CONFIG: Final = 78
 _ENVIRONMENT: Final = {
     "data": str, "workers": int, "tasks": list, "allow_commands": bool, "allow_http": bool, "allow_env": list, "hold": bool,
-    "clock_offset": str, "clock_check": str, "lease": str,
+    "http_allow_net": list, "http_secret_file": str, "http_ca_file": str, "clock_offset": str, "clock_check": str, "lease": str,
 }
 _WORDS: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
@@ -67,6 +67,9 @@ def from_environment() -> dict[str, Any]:
 @click.option("--allow-commands", is_flag=True, default=None, help="Allow the built-in task `command`.")
 @click.option("--allow-http", is_flag=True, default=None, help="Allow the built-in task `http`.")
 @click.option("--allow-env", multiple=True, metavar="NAME", help="A variable that commands get of this environment; PG* too; repeat it.")
+@click.option("--http-allow-net", multiple=True, metavar="NET", help="A network, not public, that `http` may reach: 10.0.0.0/8; repeat it.")
+@click.option("--http-secret-file", metavar="FILE", help="Keys that `http` signs with: whsec_... one a line, newest first.")
+@click.option("--http-ca-file", metavar="FILE", help="Certificates that `http` trusts beside the system's.")
 @click.option("--hold", is_flag=True, default=None, help="Start with all triggering held, until `admin release`.")
 @click.option("--lease", metavar="D", help="How long a worker may be silent before its runs go to another one (10s).")
 @click.option("--clock-offset", metavar="D", help="Shift the wall clock, for tests and benchmarks.")

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ..errors import ConfigError
 from ..model import parse_task_name
 from .shell import Failed, Verb, shell
 
@@ -21,6 +22,9 @@ EXIT_CONFIG = 78
 @click.option("--allow-commands", is_flag=True, help="Serve the built-in task `command`.")
 @click.option("--allow-http", is_flag=True, help="Serve the built-in task `http`.")
 @click.option("--allow-env", multiple=True, metavar="NAME", help="A variable that commands get of this environment; PG* too; repeat it.")
+@click.option("--http-allow-net", multiple=True, metavar="NET", help="A network, not public, that `http` may reach: 10.0.0.0/8; repeat it.")
+@click.option("--http-secret-file", metavar="FILE", default="", help="Keys that `http` signs with: whsec_... one a line, newest first.")
+@click.option("--http-ca-file", metavar="FILE", default="", help="Certificates that `http` trusts beside the system's.")
 def worker(tasks: tuple[str, ...], queues: str, concurrency: int, **allow: Any) -> None:
     """Run tasks for a server, until a signal: the first drains, the second stops at once.
 
@@ -32,7 +36,14 @@ def worker(tasks: tuple[str, ...], queues: str, concurrency: int, **allow: Any) 
     from ..builtin import Allowed  # noqa: PLC0415 - as below
     from ..external import Supervisor  # noqa: PLC0415 - the pool, which no other verb loads
 
-    allowed = Allowed(allow["allow_commands"], allow["allow_http"], allow["allow_env"], str(Path(sh.client.path).absolute()))
+    allowed = Allowed(
+        allow["allow_commands"], allow["allow_http"], allow["allow_env"], allow["http_allow_net"], allow["http_secret_file"],
+        allow["http_ca_file"], str(Path(sh.client.path).absolute()),
+    )
+    try:
+        allowed.check()
+    except ConfigError as e:
+        raise Failed(e.message, EXIT_CONFIG) from e
     supervisor = Supervisor(
         sh.client.path, tasks, queues=names, concurrency=concurrency, allowed=allowed,
     )
