@@ -48,6 +48,9 @@ class Recorder:
 class Harness:
     """One data directory, its server, and a client under orders of a seed."""
 
+    tasks: tuple[str, ...] = ("crash.quick", "crash.slow", "crash.flaky")
+    flags: tuple[str, ...] = ()
+
     def __init__(self, out: Path, seed: int, workers: int = 2):
         self.out, self.rng, self.workers = out, random.Random(seed), workers
         self.data = out / "data"
@@ -70,7 +73,7 @@ class Harness:
         begun = time.monotonic()
         self.server = subprocess.Popen(
             [sys.executable, "-m", "wheelsched", "serve", "--data", str(self.data), "--socket", self.socket, "--tasks", "crash_tasks",
-             "--workers", str(self.workers)],
+             "--workers", str(self.workers), *self.flags],
             env=env, stdout=self.log, stderr=self.log, cwd=self.out,
         )
         deadline = begun + 60
@@ -139,7 +142,7 @@ class Harness:
         job = f"j{self.serial}"
         if kind in ("every", "cron") and sum(k in ("every", "cron") for k in self.jobs.values()) > 25:
             kind = "once"
-        task = self.rng.choice(["crash.quick", "crash.slow", "crash.flaky"])
+        task = self.rng.choice(self.tasks)
         overlap = self.rng.choice(["skip", "allow"])
         definition = {
             "misfire": {"policy": "coalesce", "grace": 0}, "overlap": {"policy": overlap}, "max_attempts": 5, "task": task,
@@ -158,14 +161,19 @@ class Harness:
             schedule, definition["schedule"] = Manual(), {"kind": "manual"}
         retry = Retry(attempts=5, backoff="100ms", cap="1s")
 
+        call = self.call_of(task)
+
         def send():
-            info = self.client.put(job, Call(task), schedule, overlap=overlap, retry=retry, timeout="20s")
+            info = self.client.put(job, call, schedule, overlap=overlap, retry=retry, timeout="20s")
             self.jobs[job] = kind
             if kind == "every":
                 definition["schedule"]["anchor"] = info.schedule.anchor.timestamp()
             return {"def": definition}
 
         self.command("put", job, send, **{"def": definition})
+
+    def call_of(self, task):
+        return Call(task)
 
     def pause(self, job):
         self.command("pause", job, lambda: self.client.pause(job))
@@ -285,23 +293,39 @@ def run(out: Path, kills: int, seed: int, pause=(0.05, 0.5)):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--kills", type=int, default=None, help="of the server (100, or none with the other two)")
+    parser.add_argument("--worker-kills", type=int, default=0, help="of executors, supervisors and foreign workers")
+    parser.add_argument("--zombies", type=int, default=0, help="workers frozen for longer than their lease")
+    parser.add_argument("--freezes", type=int, default=0, help="of the server, for longer than a lease")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--checker", type=Path, default=os.environ.get("WHEELSCHED_CHECKER"))
     args = parser.parse_args()
     out = args.out or Path(tempfile.mkdtemp(prefix="wheelsched-crash-"))
     print(f"seed {args.seed}, history in {out / 'history'}")
-    h = run(out, args.kills, args.seed)
+    with_workers = args.worker_kills or args.zombies or args.freezes
+    kills = args.kills if args.kills is not None else 0 if with_workers else 100
+    if with_workers:
+        sys.path.insert(0, str(HERE))
+        import crash_workers
+
+        h = crash_workers.run_faults(out, args.seed, args.worker_kills, args.zombies, kills, args.freezes)
+    else:
+        h = run(out, kills, args.seed)
     findings, counts = judge(h.history)
-    recoveries = sorted(h.recoveries[1:])
-    print(f"kills {args.kills}, {dict(h.counts)}, {counts}, recovery s: median {recoveries[len(recoveries) // 2]:.2f} max {recoveries[-1]:.2f}")
+    recoveries = sorted(h.recoveries[1:]) or h.recoveries
+    print(f"kills {kills}, {dict(h.counts)}, {counts}, recovery s: median {recoveries[len(recoveries) // 2]:.2f} max {recoveries[-1]:.2f}")
+    if with_workers:
+        more, seen = crash_workers.judge_workers(h.history)
+        findings += more
+        print(f"workers: {dict(seen)}")
     for finding in findings:
         print("FINDING", finding)
     code = 1 if findings else 0
     if args.checker:
+        wanted = [f"starts={10 * (args.worker_kills + args.zombies) + kills}", f"faults={kills + args.freezes}"]
         checked = subprocess.run(
-            [sys.executable, str(args.checker), str(h.history), "--min", f"starts={args.kills}", "--min", f"faults={args.kills}"], check=False
+            [sys.executable, str(args.checker), str(h.history), *(x for w in wanted for x in ("--min", w))], check=False
         )
         code = code or checked.returncode
     sys.exit(code)

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import signal
 import time
 from pathlib import Path
 
@@ -49,3 +50,14 @@ def slow():
 @task("crash.flaky")
 def flaky():
     body(0, 0.3)
+
+
+@task("crash.long")
+def long(seconds):
+    body(seconds, 0)
+
+
+@task("crash.poison")
+def poison():
+    body(0, 0)
+    os.kill(os.getpid(), signal.SIGKILL)

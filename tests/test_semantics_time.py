@@ -6,9 +6,10 @@ Scenarios whose test is elsewhere, by another name:
     clock-02              test_clock.py                 output-01               test_worker.py
     shutdown-02           test_server_life.py           payload-03              here as far as zone data go; damage: test_journal_faults.py
     storage-03 storage-06 storage-07  test_journal.py, test_journal_faults.py    ipc-01 ipc-03   test_server_life.py
+    shutdown-03           test_crash_workers.py (a rolling deploy)
     fd-02                 test_server_life.py           fork-01                 test_sharing.py, test_pool.py (executors are spawned)
     history-01            test_journal.py (history is dropped in blocks), bench; what a month keeps: left to the operator's verbs
-Left to the workers' issue: shutdown-03 (rolling deploy of external workers), starvation-01 (ageing of priorities), output-04 (pages of
+Left to the workers' issue: starvation-01 (ageing of priorities), output-04 (pages of
 runs with large logs), because queues, ageing and logs are built there.
 """
 

@@ -67,11 +67,12 @@ class _Words:
 class ServerProcess:
     """`wheelsched serve` on a folder. It can be killed and started again on the same data."""
 
-    def __init__(self, folder: Path, *, workers: int, tasks: tuple[str, ...] = (), clock_offset_s: float = 0.0) -> None:
+    def __init__(self, folder: Path, *, workers: int, tasks: tuple[str, ...] = (), clock_offset_s: float = 0.0,
+                 flags: tuple[str, ...] = ()) -> None:
         self.socket = str(folder / "socket")
         self.lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._folder = folder
-        self._args = ["serve", "--data", str(folder / "data"), "--socket", self.socket, "--workers", str(workers)]
+        self._args = ["serve", "--data", str(folder / "data"), "--socket", self.socket, "--workers", str(workers), *flags]
         for module in tasks:
             self._args += ["--tasks", module]
         if clock_offset_s:
