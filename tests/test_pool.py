@@ -61,7 +61,7 @@ def test_kill_mid_run_proves_what_was_started(end, tmp_path):
     done = end.give("t.add", 1)
     inside, behind = end.give("t.sleep", 1000, str(note)), end.give_many(3, "t.add", 1)
     end.until(note.exists, "the start of the run")
-    assert end.pool.running() == {1: inside}
+    assert end.pool.running() == {inside: 1}
     os.kill(end.executor.pid, signal.SIGKILL)
     end.until(lambda: end.gone, "the exit")
     gone = end.gone[0]
@@ -139,7 +139,7 @@ def test_a_timeout_of_a_batch_handler(end):
 
 def test_cooperative_cancel(end, tmp_path):
     token = end.give("t.polite", 1000)
-    end.until(lambda: end.pool.running() == {1: token}, "the start of the run")
+    end.until(lambda: end.pool.running() == {token: 1}, "the start of the run")
     end.pool.cancel(1, token)
     assert end.finish(token)[0][0] == Outcome.CANCELLED
     assert not end.gone
@@ -171,7 +171,7 @@ def test_cancel_before_the_start_keeps_user_code_out(end, tmp_path, task):
 
 def test_the_cancel_of_one_run_leaves_a_batch_handler_alone(end):
     tokens = [end.give("t.batch_slow") for _ in range(3)]
-    end.until(lambda: end.pool.running() == {1: tokens[-1]}, "the start of the handler")
+    end.until(lambda: end.pool.running() == {tokens[-1]: 1}, "the start of the handler")
     end.pool.cancel(1, tokens[1])
     end.pool.cancel(1, tokens[2])
     assert [e[0] for e in end.finish(*tokens)] == [Outcome.SUCCEEDED] * 3
@@ -235,7 +235,7 @@ def test_stop_tells_what_was_entered(end, tmp_path):
     token = end.give("t.sleep", 1000, str(note))
     end.until(note.exists, "the start of the run")
     pid = end.executor.pid
-    assert end.pool.stop() == {1: token}
+    assert [(e.worker, e.started_token, e.outcome) for e in end.pool.stop()] == [(1, token, Outcome.INTERRUPTED)]
     assert not alive(pid)
     assert files(tmp_path) == []
 
@@ -361,9 +361,7 @@ def test_what_is_held_is_kept_account_of(end):
     assert hold.least_waiting(FIRST + 4) == 6_000_000
     assert hold.least_waiting(FIRST + 8) == NEVER
     assert hold.timeout_of(FIRST + 2) == 4_000_000
-    hold.file.words[process.W_FIRST] = FIRST + 5
-    assert hold.timeout_of(FIRST + 7) == 7_000_000
-    hold.file.words[process.W_FIRST] = 0
+    assert hold.timeout_of(FIRST + 7, FIRST + 5) == 7_000_000
     end.pool.finished(1, tokens[[0, 1, 2, 3, 5]])
     assert len(hold.held) == 2
     end.pool.finished(1, tokens[[4]])

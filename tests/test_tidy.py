@@ -23,7 +23,7 @@ HOUSE = [
     (2, True, "state* engine* reads history turn specs spans due misfire overlap chains alarms expiry retime changes attempts why occurrences queues"),
     (2, True, "commands workers sessions endings beats live stale run_commands enqueues cancels admin_commands put apply arguments forecast*"),
     (3, True, "views views_time views_forecast views_queues views_runs verbs verbs_time verbs_queues verbs_runs bulk bulk_runs staging"),
-    (3, False, "journal journal_* postgres pool process worker execution external tasks builtin builtin_*"),
+    (3, False, "journal journal_* postgres pool executors process worker wire crew execution external tasks builtin builtin_*"),
     (3, False, "__init__ client client_runs aclient aclient_runs session transport atransport"),
     (4, True, "testing inline"),
     (4, False, "server* boot clock connections keeper testing_plugin"),

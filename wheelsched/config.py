@@ -6,9 +6,10 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from .errors import ConfigError, WheelschedError
-from .model import LEASE_US, US, format_duration, parse_duration
+from .model import LEASE_US, MODES, US, format_duration, parse_duration
 
 WORKERS_MAX: Final = 1_024
+CONCURRENCY_MAX: Final = 1_024
 SOCKET_PATH_MAX: Final = 107  # bytes; the kernel's limit for a Unix socket
 RESERVE_BYTES: Final = 64 * 1024 * 1024
 LEASE_MIN_US: Final = US
@@ -23,6 +24,8 @@ class Config:
     socket: str
     tasks: tuple[str, ...] = ()
     workers: int = 2
+    mode: str = "process"  # of model.MODES
+    concurrency: int = 1  # runs at a time in each worker, in modes thread and async
     allow_commands: bool = False
     allow_http: bool = False
     allow_env: tuple[str, ...] = ()  # names or globs of variables that commands get of the environment beside the usual ones
@@ -47,7 +50,8 @@ _DURATIONS: Final = {
     "lease": "lease_us",
 }
 _LIMITS: Final = {
-    "workers": (0, WORKERS_MAX), "map_size": (1024 * 1024, 2**46), "reserve_bytes": (0, 2**40), "socket_mode": (0, 0o777),
+    "workers": (0, WORKERS_MAX), "concurrency": (1, CONCURRENCY_MAX),
+    "map_size": (1024 * 1024, 2**46), "reserve_bytes": (0, 2**40), "socket_mode": (0, 0o777),
     "snapshot_bytes": (64 * 1024, 2**40),
 }
 
@@ -76,6 +80,10 @@ def load(*layers: dict[str, Any]) -> Config:
     if len(merged["socket"].encode()) > SOCKET_PATH_MAX:
         size = len(merged["socket"].encode())
         raise ConfigError(f"socket: the path has {size} bytes; the kernel allows {SOCKET_PATH_MAX}: choose a shorter one")
+    if merged.get("mode", "process") not in MODES:
+        raise ConfigError(f"mode: one of {', '.join(MODES)} is wanted, not {str(merged['mode'])[:60]!r}")
+    if merged.get("mode", "process") == "process" and merged.get("concurrency", 1) > 1:
+        raise ConfigError("concurrency: in mode process each worker has one run at a time; raise workers, or choose mode thread or async")
     tasks = merged.get("tasks", ())
     if isinstance(tasks, str) or not all(isinstance(t, str) and t.replace(".", "_").isidentifier() for t in tasks):
         raise ConfigError("tasks: names of Python modules are wanted, such as 'pkg.mod'")

@@ -14,7 +14,7 @@ import time
 import traceback
 from itertools import islice
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
 
@@ -24,11 +24,14 @@ from .model import ERROR_TEXT_MAX, OUTPUT_MAX, Outcome
 from .tasks import Batch, NotRetried, RunContext, Task, enter_run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from types import TracebackType
+
+    from .wire import Wire
 
 PIPE_BYTES: Final = 1024 * 1024
 _CALIBRATION_NS_MAX: Final = 50_000_000
+LOOK_S: Final = 0.05  # how often a coroutine's run looks whether it was told to end
 
 
 class Work(Batch):
@@ -48,7 +51,7 @@ class Work(Batch):
 
     def started_us(self, row: int) -> int:
         """As for Batch."""
-        return (self.begun_ns[row] + self._runner.offset_ns) // 1_000
+        return (self.begun_ns[row] + self._runner.wire.offset_ns) // 1_000
 
     def cancelled(self, row: int) -> bool:
         """As for Batch."""
@@ -56,10 +59,56 @@ class Work(Batch):
 
     def heartbeat(self, row: int, text: str, checkpoint: bytes | None) -> None:
         """As for Batch."""
-        self._runner.heartbeat(self, row, text, checkpoint)
+        self._runner.wire.heartbeat(self._runner, self, row, text, checkpoint)
 
 
-class Outputs:
+class Entered(NamedTuple):
+    """Rows that one call of user code is for: one, or those of a batch handler."""
+
+    work: Work
+    rows: list[int]
+    made: Task
+
+
+def group_of(work: Work, first: int, made: Task) -> list[int]:
+    """The rows that one call takes, taken from `work.rows`: `first`, and of a batch handler those of the same task behind it."""
+    end = first + 1
+    while made.batch and end < work.n and work.specs[work.spec_of[end]]["task"] == made.name:
+        end += 1
+    return [first, *islice(work.rows, end - first - 1)]
+
+
+class Captures:
+    """What one run at a time writes to stdout and stderr, in memory."""
+
+    def __init__(self) -> None:
+        self.captures = (process.Capture(1), process.Capture(2))
+
+    def install(self) -> None:
+        """Have the streams in place for the next run."""
+
+    @property
+    def waiting(self) -> bool:
+        """Is there output that nobody took?"""
+        return self.captures[0].dirty or self.captures[1].dirty
+
+    def collect(self) -> None:
+        """Take what has not come here by itself."""
+
+    def take(self) -> dict[str, Any]:
+        """What was written since the last call, as entries of a result map."""
+        self.collect()
+        found: dict[str, Any] = {}
+        for name, capture in zip(("stdout", "stderr"), self.captures, strict=True):
+            data, cut = capture.take()
+            if data:
+                found[name] = data
+            if cut:
+                found[f"{name}_cut"] = cut
+        return found
+
+
+class Outputs(Captures):
     """Descriptors 1 and 2, and sys.stdout and sys.stderr, of this process.
 
     What Python prints goes to memory. What is written to the descriptors (by children, by C) goes through pipes that a
@@ -67,8 +116,7 @@ class Outputs:
     """
 
     def __init__(self) -> None:
-        self.log = os.fdopen(os.dup(2), "w", encoding="utf-8", errors="backslashreplace", buffering=1)
-        self.captures = (process.Capture(1), process.Capture(2))
+        super().__init__()
         self._lock = threading.Lock()
         self._poll = select.poll()
         self.pipes = (self._pipe(1), self._pipe(2))
@@ -82,7 +130,7 @@ class Outputs:
         try:
             fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         except PermissionError:
-            self.log.write("wheelsched: executor: output pipes of the default size only\n")
+            os.write(2, b"wheelsched: executor: output pipes of the default size only\n")
         os.set_blocking(read, False)
         os.dup2(write, fd)
         os.close(write)
@@ -120,18 +168,6 @@ class Outputs:
             with self._lock:
                 process.drain(fd, capture)
 
-    def take(self) -> dict[str, Any]:
-        """What was written since the last call, as entries of a result map."""
-        self.collect()
-        found: dict[str, Any] = {}
-        for name, capture in zip(("stdout", "stderr"), self.captures, strict=True):
-            data, cut = capture.take()
-            if data:
-                found[name] = data
-            if cut:
-                found[f"{name}_cut"] = cut
-        return found
-
 
 def error_result(error: BaseException, trace: TracebackType | None) -> dict[str, Any]:
     """{type, message, traceback} of what user code raised, each text capped; the traceback keeps its end. NotRetried: retry False."""
@@ -157,25 +193,24 @@ def _text(value: str) -> str:
 
 
 class Runner:
-    """Runs the rows of batches, one at a time, and tells the started file which."""
+    """Runs the rows of batches, one at a time, and tells a place of the started file which."""
 
-    def __init__(self, file: process.StartedFile, outputs: Outputs, heartbeat: Callable[[Work, int, str, bytes | None], None]) -> None:
-        """`heartbeat` sends a row's progress and checkpoint."""
+    def __init__(self, file: process.StartedFile, words: memoryview, outputs: Captures, wire: Wire) -> None:
+        """`words`: of the place; `wire`: where progress goes."""
         self.file = file
-        self.words = file.words
+        self.words = words
         self.outputs = outputs
-        self.heartbeat = heartbeat
+        self.wire = wire
         self.tasks: dict[str, Task] = {}
-        self.offset_ns = 0  # wall clock of the server minus monotonic clock
-        self._asked = 0  # the token whose user code has learnt that it was told to end
+        self.progress_ns = 0  # when some was sent
+        self.asked = 0  # the token whose user code has learnt that it was told to end
         self._skips_seen = 0
         self._skipped: set[int] = set()
         self._loop: Any = None
 
-    def execute(self, work: Work) -> None:
-        """The hot path: every row in token order."""
+    def execute(self, work: Work, quick_ns: int) -> None:
+        """The hot path: every row in token order. A call of at most `quick_ns` has printed nothing and was not told to end."""
         words, outputs, now = self.words, self.outputs, time.monotonic_ns
-        quick_ns = outputs.quick_ns
         tokens, ends, payload, spec_of = work.tokens, work.payload_end, work.payload, work.spec_of
         begun, ended = work.begun_ns, work.ended_ns
         unpack, enter = msgpack.unpackb, enter_run
@@ -206,7 +241,7 @@ class Runner:
                     entered = now()
                     value = function(*call[0], **call[1])
                 if value is not None and type(value) is CoroutineType:
-                    value = self._awaited(value)
+                    value = self._awaited(work, row, value)
                 ended[row] = t = now()
                 took = t - entered
                 if value is not None:
@@ -224,8 +259,9 @@ class Runner:
 
     def _skip(self, work: Work, row: int) -> bool:
         """A cancel came before this row was entered: it ends without user code."""
-        if self.words[process.W_SKIPS] != self._skips_seen:
-            self._skips_seen, self._skipped = self.words[process.W_SKIPS], self.file.skips()
+        count = self.file.words[process.W_SKIPS]
+        if count != self._skips_seen:
+            self._skips_seen, self._skipped = count, self.file.skips()
         token = work.tokens[row]
         if token not in self._skipped:
             if self._skipped and token > max(self._skipped):
@@ -238,48 +274,104 @@ class Runner:
 
     def _run_group(self, work: Work, first: int, made: Task) -> int:
         """Rows of one batch handler, from `first` on; the time afterwards."""
-        end = first + 1
-        while end < work.n and work.specs[work.spec_of[end]]["task"] == made.name:
-            end += 1
-        rows = [first, *islice(work.rows, end - first - 1)]
-        words = self.words
-        start = time.monotonic_ns()
-        words[process.W_FIRST] = work.tokens[first]
-        words[process.W_MONO_NS] = start
-        words[process.W_STARTED] = work.tokens[rows[-1]]
-        for row in rows:
-            work.begun_ns[row] = start
-        entered = [row for row in rows if not (words[process.W_SKIPS] != self._skips_seen or self._skipped) or not self._skip(work, row)]
+        rows = group_of(work, first, made)
+        self.mark(work, rows, batch=True)
+        entered = Entered(work, [row for row in rows if not self.left_out(work, row)], made)
         work.done = first
-        enter_run((work, first))
-        try:
-            values = made.function([RunContext(work, row) for row in entered])
-            if not isinstance(values, list | tuple) or len(values) != len(entered):
-                got = f"{len(values)} of them" if isinstance(values, list | tuple) else type(values).__name__
-                raise TypeError(f"a batch handler returns a list with one outcome for each of its {len(entered)} runs, not {got}")  # noqa: TRY301
-            for row, value in zip(entered, values, strict=True):
-                if isinstance(value, BaseException):
-                    self._failed(work, row, value)
-                elif value is not None:
-                    self._returned_one(work, row, value)
-        except BaseException as e:  # noqa: BLE001 - as for a single run
-            for row in entered:
-                self._failed(work, row, e)
-        end_ns = time.monotonic_ns()
-        for row in entered:
-            work.ended_ns[row] = end_ns
-        self._settle(work, first, rows[-1] + 1, end_ns - start)
-        words[process.W_FIRST] = 0
+        self.call(entered)
+        self.words[process.W_FIRST] = 0
         work.done = rows[-1] + 1
         return time.monotonic_ns()
 
-    def _awaited(self, value: Any) -> Any:
-        """The result of a coroutine; one event loop serves all runs."""
-        if self._loop is None:
-            import asyncio  # noqa: PLC0415 - only for tasks that are coroutines
+    def call(self, entered: Entered) -> None:
+        """Marked rows, from user code's first instruction to the end of what it leads to."""
+        if not entered.rows:
+            return
+        work, row = entered.work, entered.rows[-1]
+        enter_run((work, entered.rows[0]))
+        try:
+            value = self.invoke(entered)
+            self.keep(entered, self._awaited(work, row, value) if type(value) is CoroutineType else value)
+        except BaseException as e:  # noqa: BLE001 - whatever user code raises ends these runs, and these runs only
+            self.fail(entered, e)
+        self.conclude(entered)
 
+    def mark(self, work: Work, rows: list[int], *, batch: bool) -> None:
+        """Show that these rows, of one call, are in user code from now on."""
+        words, now = self.words, time.monotonic_ns()
+        words[process.W_FIRST] = work.tokens[rows[0]] if batch else 0
+        words[process.W_MONO_NS] = now
+        words[process.W_STARTED] = work.tokens[rows[-1]]
+        for row in rows:
+            work.begun_ns[row] = now
+
+    def left_out(self, work: Work, row: int) -> bool:
+        """Ask after `mark`: was this row cancelled before? Then it is over."""
+        return (self.file.words[process.W_SKIPS] != self._skips_seen or bool(self._skipped)) and self._skip(work, row)
+
+    def invoke(self, entered: Entered) -> Any:
+        """Call user code; what it gives, which may be a coroutine. What it raises, and what can't be called, is raised."""
+        work, function = entered.work, entered.made.function
+        if entered.made.batch:
+            return function([RunContext(work, row) for row in entered.rows])
+        args, kwargs = work.arguments(entered.rows[0])
+        return function(*args, **kwargs)
+
+    def keep(self, entered: Entered, value: Any) -> None:
+        """What user code gave, for each of the rows. PayloadError when it can't be kept, TypeError for what is no outcome of a batch."""
+        work, rows = entered.work, entered.rows
+        if not entered.made.batch:
+            if value is not None:
+                self._returned(work, rows[0], value)
+            return
+        if not isinstance(value, list | tuple) or len(value) != len(rows):
+            got = f"{len(value)} of them" if isinstance(value, list | tuple) else type(value).__name__
+            raise TypeError(f"a batch handler returns a list with one outcome for each of its {len(rows)} runs, not {got}")
+        for row, one in zip(rows, value, strict=True):
+            if isinstance(one, BaseException):
+                self._failed(work, row, one)
+            elif one is not None:
+                self._returned_one(work, row, one)
+
+    def fail(self, entered: Entered, error: BaseException) -> None:
+        """User code raised this."""
+        for row in entered.rows:
+            self._failed(entered.work, row, error)
+
+    def conclude(self, entered: Entered) -> None:
+        """User code is over: when, its output, and whether it was told to end."""
+        work, rows = entered.work, entered.rows
+        now = time.monotonic_ns()
+        for row in rows:
+            work.ended_ns[row] = now
+        self._settle(work, rows[0], rows[-1] + 1, now - work.begun_ns[rows[0]])
+
+    def _awaited(self, work: Work, row: int, value: Any) -> Any:
+        """The result of a coroutine; one event loop serves all runs. A run that is told to end is cancelled, once."""
+        import asyncio  # noqa: PLC0415 - only for tasks that are coroutines
+
+        if self._loop is None:
             self._loop = asyncio.Runner()
-        return self._loop.run(value)
+        loop, token = self._loop.get_loop(), work.tokens[row]
+
+        async def watched() -> Any:
+            task = asyncio.ensure_future(value)
+
+            def look() -> None:
+                if task.done():
+                    return
+                if not self.told_to_end(token):
+                    loop.call_later(LOOK_S, look)
+                elif task.cancel("this run was told to end"):
+                    self.asked = token
+
+            timer = loop.call_later(LOOK_S, look)
+            try:
+                return await task
+            finally:
+                timer.cancel()
+
+        return self._loop.run(watched())
 
     def _returned(self, work: Work, row: int, value: Any) -> None:
         """Keep what a run returned. PayloadError for what can't be kept."""
@@ -306,7 +398,7 @@ class Runner:
         first, last = words[process.W_FIRST], words[process.W_STARTED]
         hit = told == token or (told == last and 0 < first <= token <= last)  # of a batch handler: all its runs
         if hit and asking:
-            self._asked = token
+            self.asked = token
         return hit
 
     def _settle(self, work: Work, start: int, end: int, took_ns: int) -> None:
@@ -324,7 +416,7 @@ class Runner:
 
     def _end_as_told(self, work: Work, row: int, why: int) -> None:
         """A timeout is a timeout; a run that was cancelled and still ended well, without having asked, has succeeded."""
-        if why == Outcome.CANCELLED and work.outcome[row] == Outcome.SUCCEEDED and self._asked != work.tokens[row]:
+        if why == Outcome.CANCELLED and work.outcome[row] == Outcome.SUCCEEDED and self.asked != work.tokens[row]:
             return
         work.outcome[row] = why
         if why == Outcome.TIMED_OUT:

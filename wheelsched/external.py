@@ -25,12 +25,13 @@ import numpy as np
 from . import process, protocol
 from .errors import UnavailableError
 from .model import NEVER, US, Outcome
-from .pool import Executor, Exited, Pool
+from .pool import Pool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .builtin import Allowed
+    from .executors import Executor, Exited
 
 RECONNECT_US: Final = 200_000
 DRAIN_US: Final = 30 * US
@@ -130,22 +131,25 @@ class Supervisor:
 
     def __init__(
         self, path: str, modules: Sequence[str], *, queues: Sequence[str] = (), concurrency: int = 1, allowed: Allowed | None = None,
-        name: str = "",
+        name: str = "", mode: str = "process",
     ) -> None:
-        """`path`: the server's socket; `queues`: names, none for all."""
+        """`path`: the server's socket; `queues`: names, none for all. `concurrency`: runs at a time, each in an executor of its own
+        in mode "process", together in one in "thread" and "async".
+        """
         self.path = path
         self.queues = list(queues)
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
         self._folder = tempfile.TemporaryDirectory(prefix="wheelsched-")
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        self.pool = Pool(workers_dir=self._folder.name, modules=modules, allowed=allowed, generation=0, boot_id=boot)
+        self.pool = Pool(workers_dir=self._folder.name, modules=modules, allowed=allowed, generation=0, boot_id=boot,
+                         mode=mode, concurrency=concurrency)
         self._last_id = 0
         self._last_worker = 0
         self.stopping = 0
         self.failed = False
         self._drain_until_us = NEVER
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self.slots = [self._slot(n) for n in range(concurrency)]
+        self.slots = [self._slot(n) for n in range(concurrency if mode == "process" else 1)]
 
     def _spawn(self) -> tuple[Executor, Stream]:
         self._last_worker += 1
@@ -195,9 +199,8 @@ class Supervisor:
 
     def _end(self) -> None:
         """End what still runs, and say so."""
-        for worker, token in self.pool.stop().items():
-            slot = next(s for s in self.slots if s.executor.worker == worker)
-            self._settle(slot, token or 0, Outcome.INTERRUPTED, "interrupted: the worker was stopped")
+        for event in self.pool.stop():
+            self._settle(next(s for s in self.slots if s.executor.worker == event.worker), event)
         for slot in self.slots:
             if slot.up is not None:
                 slot.up.sock.setblocking(slot.up.open)  # a last blocking flush: nothing else is to be done
@@ -362,7 +365,7 @@ class Supervisor:
         """Renew the lease; tell what was entered. An idle worker beats too."""
         assert slot.hello is not None
         slot.beat_us = now + int(slot.hello["heartbeat_us"])
-        started = slot.executor.inside()[0] if slot.executor.worker in self.pool.executors else 0
+        started = slot.executor.started if slot.executor.worker in self.pool.executors else 0
         held = sorted(slot.held.items())
         self._request(slot, Sent("heartbeat", {
             "id": b"".join(i for _, i in held), "token": np.array([t for t, _ in held], np.int64).tobytes(),
@@ -375,7 +378,7 @@ class Supervisor:
         for body in slot.down.read():  # what it said last counts
             self._from_executor(slot, protocol.parse_request(body))
         slot.down.close()
-        self._settle(slot, event.started_token or 0, event.outcome, event.text)
+        self._settle(slot, event)
         if event.can_not_import:
             self.failed = True
         slot.ended = bool(self.stopping)
@@ -385,12 +388,13 @@ class Supervisor:
         slot.parked.clear()
         slot.executor, slot.down = self._spawn()
 
-    def _settle(self, slot: Slot, started: int, outcome: int, text: str) -> None:
+    def _settle(self, slot: Slot, event: Exited) -> None:
         """Answer for a dead executor."""
-        result = {"type": "wheelsched.WorkerLost", "message": text, "traceback": ""}
+        result = {"type": "wheelsched.WorkerLost", "message": event.text, "traceback": ""}
+        started = event.started_token or 0
         rows = []
         for token, run_id in sorted(slot.held.items()):
-            rows.append((token, run_id, outcome if token == started else Outcome.LOST if token < started else Outcome.NOT_STARTED))
+            rows.append((token, run_id, event.outcomes.get(token, Outcome.LOST if token <= started else Outcome.NOT_STARTED)))
         slot.held.clear()
         for i in range(0, len(rows), FINISH_ROWS_MAX):
             self._finish(slot, rows[i : i + FINISH_ROWS_MAX], result)

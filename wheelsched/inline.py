@@ -74,8 +74,8 @@ class Inline:
         return {name: task.wire() for name, task in self._tasks.items()}
 
     def running(self) -> dict[int, int]:
-        """Worker -> token of the run that is executed."""
-        return {} if self._held is None else {self._sim.engine.sessions[WORKER].worker: self._held.token}
+        """Token of the run that is executed -> worker."""
+        return {} if self._held is None else {self._held.token: self._sim.engine.sessions[WORKER].worker}
 
     def limit_us(self) -> int:
         """Wall instant at which the run that is executed is ended."""

@@ -20,7 +20,7 @@ class Beat:
 
 
 class Live(dict[int, int]):
-    """Worker -> the token whose user code it is in, as the pool sees it. `beats`: token -> what was told on the wire."""
+    """Token whose user code was entered -> its worker, as the pool sees it. `beats`: token -> what was told on the wire."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -4,8 +4,9 @@ The pool never blocks and never polls: `wake_at_mono_us` says when to call `poll
 has ended. What travels over an executor's socket is the caller's business; it tells the pool what each executor holds,
 because the pool enforces the timeouts, counted from user code's first instruction as the started file shows it.
 
-How a run is ended: the cancel word, which `current_run().cancelled` reads; after the grace period SIGTERM to the group;
-after another one SIGKILL. The program of a `command` has a group of its own: it gets SIGTERM at once and the executor lives on.
+How a run is ended: the cancel word, which `current_run().cancelled` reads and which cancels a coroutine; after the grace period
+SIGTERM to the group; after another one SIGKILL. The program of a `command` has a group of its own: it gets SIGTERM at once and
+the executor lives on. An executor with several runs at a time is ended as a whole, and the others in it are interrupted.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ import subprocess
 import sys
 import time
 from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from . import process
 from .builtin import Allowed
+from .executors import Executor, Exited, Place, outcome_of
 from .model import KILL_GRACE_US, NEVER, US, Outcome
 from .process import StartedFile
 from .worker import EXIT_IMPORT
@@ -48,88 +49,23 @@ _ENTRY: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Exited:
-    """An executor is gone, its group too. User code was entered for tokens up to `started_token`; None: not known."""
-
-    worker: int
-    started_token: int | None
-    outcome: int  # model.Outcome of the run it was in: lost, timed_out or cancelled
-    text: str
-    status: int  # exit code, negative for a signal
-    can_not_import: bool  # a task module can't be imported: it says so on stderr
-
-
-class Executor:
-    """One executor process. `sock` is the caller's from the start; the process may follow later (back-off)."""
-
-    def __init__(self, worker: int, file: StartedFile, sock: socket.socket, theirs: socket.socket, start_at_us: int) -> None:
-        self.worker = worker
-        self.file = file
-        self.sock = sock
-        self.theirs: socket.socket | None = theirs
-        self.start_at_us = start_at_us  # monotonic; NEVER once it is started
-        self.proc: subprocess.Popen[bytes] | None = None
-        self.pidfd = -1
-        self.held: deque[list[Any]] = deque()  # [tokens, timeouts, how many are open]; tokens rise
-        self.finished_any = False
-        self.wake_us = start_at_us
-        self.ending = 0  # the token whose run is being ended
-        self.why = 0
-        self.step = 0  # 0 told, 1 SIGTERM sent, 2 SIGKILL sent
-        self.next_step_us = NEVER
-        self.cancels: set[int] = set()
-        self.kills: set[int] = set()  # of these, the ones that are not told first
-
-    @property
-    def pid(self) -> int:
-        """0 before it is started."""
-        return 0 if self.proc is None else self.proc.pid
-
-    @property
-    def worker_key(self) -> int:
-        """The number that the engine gave it."""
-        return self.worker
-
-    def inside(self) -> tuple[int, int]:
-        """(token entered last, when in monotonic µs; 0 when it is not in user code now)."""
-        words = self.file.words
-        token = words[process.W_STARTED]  # the token first: see worker.Executor._execute
-        return token, -(-words[process.W_MONO_NS] // 1_000)
-
-    def timeout_of(self, token: int) -> int:
-        """Timeout in µs of what was entered with this token: of a batch handler the smallest. NEVER when it isn't held."""
-        first = self.file.words[process.W_FIRST] or token
-        least = NEVER
-        for tokens, timeouts, _ in self.held:
-            if tokens[-1] >= first and tokens[0] <= token:
-                low, high = np.searchsorted(tokens, first), np.searchsorted(tokens, token, "right")
-                if low < high:
-                    least = min(least, int(timeouts[low:high].min()))
-        return least
-
-    def least_waiting(self, token: int) -> int:
-        """The smallest timeout of what is held and not entered; NEVER for nothing."""
-        least = NEVER
-        for tokens, timeouts, _ in self.held:
-            if tokens[-1] > token:
-                least = min(least, int(timeouts[np.searchsorted(tokens, token, "right") :].min()))
-        return least
-
-
 class Pool:
     """Executors of one server or supervisor. One thread calls it."""
 
     def __init__(
         self, *, workers_dir: str | os.PathLike[str], modules: Sequence[str] = (), allowed: Allowed | None = None,
-        generation: int, boot_id: str, kill_grace_us: int = KILL_GRACE_US,
+        generation: int, boot_id: str, kill_grace_us: int = KILL_GRACE_US, mode: str = "process", concurrency: int = 1,
     ) -> None:
-        """`workers_dir` is made when it is missing. OSError when it can't be."""
+        """`workers_dir` is made when it is missing. OSError when it can't be. `concurrency`: runs at a time in one executor, in
+        threads (mode "thread") or coroutines ("async"); in mode "process" always one.
+        """
         self.workers_dir = Path(workers_dir)
         self.workers_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.executors: dict[int, Executor] = {}
         self._modules = list(modules)
         self._allowed = (allowed or Allowed()).to_text()
+        self._mode = mode
+        self._places = 0 if mode == "process" else concurrency
         self._generation = generation
         self._boot_id = boot_id
         self._grace_us = kill_grace_us
@@ -153,11 +89,12 @@ class Pool:
         now = _mono_us() if now_mono_us is None else now_mono_us
         path = self.workers_dir / f"{self._generation}-{worker}{SUFFIX}"
         path.unlink(missing_ok=True)
-        file = StartedFile(path, create=True)
+        file = StartedFile(path, create=True, places=self._places)
         file.words[process.W_GENERATION] = self._generation
         file.words[process.W_WORKER] = worker
         file.words[process.W_MARK] = secrets.randbits(63)
-        file.words[process.W_GRACE_US] = self._grace_us
+        for words in file.places:
+            words[process.W_GRACE_US] = self._grace_us
         file.boot_id = self._boot_id
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         executor = Executor(worker, file, ours, theirs, now + self._backoff_us())
@@ -172,7 +109,8 @@ class Pool:
     def _start(self, executor: Executor) -> None:
         theirs = executor.theirs
         assert theirs is not None
-        argv = [sys.executable, "-c", _ENTRY, _ROOT, str(theirs.fileno()), executor.file.path, str(os.getpid()), self._allowed]
+        argv = [sys.executable, "-c", _ENTRY, _ROOT, str(theirs.fileno()), executor.file.path, str(os.getpid()), self._allowed,
+                self._mode]
         executor.proc = subprocess.Popen(  # noqa: S603 - our own interpreter
             [*argv, *self._modules], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
             env={**os.environ, process.MARK: executor.file.mark},
@@ -209,8 +147,9 @@ class Pool:
         executor.held = deque(chunk for chunk in executor.held if chunk[2] > 0)
         executor.cancels.difference_update(tokens.tolist())
         executor.kills.difference_update(tokens.tolist())
-        if executor.ending and executor.ending in tokens:
-            self._let_be(executor)
+        for place in executor.places:
+            if place.ending and place.ending in tokens:
+                self._let_be(executor, place)
         self._rearm(executor, _mono_us())
 
     def cancel(self, worker: int, token: int, *, at_once: bool = False) -> None:
@@ -227,12 +166,13 @@ class Pool:
         self._look(executor, _mono_us())
 
     def running(self) -> dict[int, int]:
-        """The tokens by worker, of those that are in user code now."""
+        """{token: worker} of what is in user code now."""
         found = {}
         for worker, executor in self.executors.items():
-            token, since = executor.inside()
-            if since:
-                found[worker] = token
+            for place in executor.places:
+                token, since = place.inside()
+                if since:
+                    found[token] = worker
         return found
 
     # Watching
@@ -256,77 +196,88 @@ class Pool:
 
     def _look(self, executor: Executor, now: int) -> None:
         """Is a deadline over, a cancelled run entered, the next step due?"""
-        token, since = executor.inside()
-        if executor.ending and (token != executor.ending or not since):
-            self._let_be(executor)
-        if not executor.ending and since:
-            if token in executor.cancels and not executor.file.words[process.W_FIRST]:  # one run's cancel ends no batch handler
-                self._end(executor, token, Outcome.CANCELLED, now)
-            elif now >= min(NEVER, since + executor.timeout_of(token)):
-                self._end(executor, token, Outcome.TIMED_OUT, now)
-        if executor.ending and now >= executor.next_step_us:
-            self._go_on(executor, now)
+        for place in executor.places:
+            token, since = place.inside()
+            if place.ending and (token != place.ending or not since):
+                self._let_be(executor, place)
+            if not place.ending and since:
+                first = place.words[process.W_FIRST]
+                if token in executor.cancels and not first:  # one run's cancel ends no batch handler
+                    self._end(executor, place, token, Outcome.CANCELLED, now)
+                elif now >= min(NEVER, since + executor.timeout_of(token, first)):
+                    self._end(executor, place, token, Outcome.TIMED_OUT, now)
+            if place.ending and now >= place.next_step_us:
+                self._go_on(executor, place, now)
         self._rearm(executor, now)
 
     def _rearm(self, executor: Executor, now: int) -> None:
         if executor.proc is None:
             return
-        if executor.ending:
-            executor.wake_us = executor.next_step_us
-            return
-        token, since = executor.inside()
-        wake = min(NEVER, now + executor.least_waiting(token)) if executor.held else NEVER
-        if since:
-            wake = min(wake, since + executor.timeout_of(token))
-        executor.wake_us = min(NEVER, wake)
+        wake, alone = NEVER, len(executor.places) == 1
+        for place in executor.places:
+            if place.ending:
+                wake = min(wake, place.next_step_us)
+                continue
+            token, since = place.inside()
+            if since:
+                wake = min(wake, since + executor.timeout_of(token, place.words[process.W_FIRST]))
+        if executor.held and not (alone and executor.places[0].ending):
+            wake = min(wake, now + executor.least_waiting(executor.started))
+        executor.wake_us = wake
 
-    def _end(self, executor: Executor, token: int, why: int, now: int) -> None:
-        words = executor.file.words
-        executor.ending, executor.why = token, why
+    def _end(self, executor: Executor, place: Place, token: int, why: int, now: int) -> None:
+        words = place.words
+        place.ending, place.why = token, why
         words[process.W_WHY] = why
         words[process.W_CANCEL] = token
         at_once = why == Outcome.CANCELLED and token in executor.kills
-        executor.step = 1 if at_once else 0  # see _go_on
-        executor.next_step_us = now if at_once or words[process.W_COMMAND_PGID] else now + self._grace_us
+        place.step = 1 if at_once else 0  # see _go_on
+        place.next_step_us = now if at_once or words[process.W_COMMAND_PGID] else now + self._grace_us
 
-    def _let_be(self, executor: Executor) -> None:
+    def _let_be(self, executor: Executor, place: Place) -> None:
         """The run is over; what comes after it has nothing to do with it."""
-        executor.cancels.discard(executor.ending)
-        executor.kills.discard(executor.ending)
-        executor.ending = executor.why = executor.step = 0
-        executor.next_step_us = NEVER
+        executor.cancels.discard(place.ending)
+        executor.kills.discard(place.ending)
+        place.ending = place.why = place.step = 0
+        place.next_step_us = NEVER
 
-    def _go_on(self, executor: Executor, now: int) -> None:
+    def _go_on(self, executor: Executor, place: Place, now: int) -> None:
         """The next step: the command's group first, then, when that has not helped, all."""
-        words = executor.file.words
+        words = place.words
         command, begun = words[process.W_COMMAND_PGID], words[process.W_COMMAND_BEGUN]
-        number = signal.SIGTERM if executor.step == 0 else signal.SIGKILL
-        if command and executor.step < 2:
+        number = signal.SIGTERM if place.step == 0 else signal.SIGKILL
+        if command and place.step < 2:
             if begun and process.begun_ticks(command) == begun:  # else the executor is about to end what the leader left
                 process.signal_group(command, number)
         elif executor.proc is not None:
+            executor.ended = True
             process.signal_group(executor.proc.pid, number)
-        executor.step += 1
-        executor.next_step_us = now + self._grace_us
+        place.step += 1
+        place.next_step_us = now + self._grace_us
 
     def _bury(self, executor: Executor) -> Exited:
         """The process has ended and is not reaped yet, so its group's number is still its own: end what is left there."""
         proc = executor.proc
         assert proc is not None
         process.signal_group(proc.pid, signal.SIGKILL)
-        words = executor.file.words
-        _kill_command(executor.file)
+        _kill_commands(executor.file)
         status = proc.wait()
-        token = words[process.W_STARTED]
-        outcome = executor.why if executor.ending and executor.ending == token else Outcome.LOST
-        self._deaths = 0 if executor.finished_any else self._deaths + 1
+        outcomes = {token: outcome_of(executor, place, token) for place in executor.places for token, since in [place.inside()] if since}
+        started = executor.started
+        outcome = outcomes.get(started, Outcome.LOST)
+        if status:  # one that was told to stop has not died
+            self._deaths = 0 if executor.finished_any else self._deaths + 1
         text = f"worker {executor.worker} (pid {proc.pid}) {_ended(status)}"
-        if outcome == Outcome.TIMED_OUT:
+        if executor.file.text:
+            text = f"{text}: {executor.file.text}"
+        if executor.ended and len(executor.places) > 1:
+            text = f"{text}, with all that was in it: a run did not end when it was told to"
+        elif outcome == Outcome.TIMED_OUT:
             text = f"timed out: {text}"
         elif outcome == Outcome.CANCELLED:
             text = f"cancelled: {text}"
         self._forget(executor)
-        return Exited(executor.worker, token, outcome, text, status, status == EXIT_IMPORT)
+        return Exited(executor.worker, started, outcomes, text, status, status == EXIT_IMPORT)
 
     def _forget(self, executor: Executor) -> None:
         del self.executors[executor.worker]
@@ -341,21 +292,25 @@ class Pool:
 
     # The end
 
-    def stop(self) -> dict[int, int | None]:
-        """End all executors, within two grace periods at most; what each had entered. Afterwards the pool is empty."""
+    def stop(self) -> list[Exited]:
+        """End all executors, within two grace periods at most; what each was in is interrupted. Afterwards the pool is empty."""
         for executor in self.executors.values():
             if executor.proc is not None:
-                _kill_command(executor.file, signal.SIGTERM)
+                _kill_commands(executor.file, signal.SIGTERM)
                 process.signal_group(executor.proc.pid, signal.SIGTERM)
         self._wait(_mono_us() + self._grace_us)
-        found: dict[int, int | None] = {}
+        found: list[Exited] = []
         for executor in list(self.executors.values()):
-            found[executor.worker] = executor.file.words[process.W_STARTED]
+            inside = {executor.started, *(place.words[process.W_STARTED] for place in executor.places if place.inside()[1])}
+            outcomes: dict[int, int] = dict.fromkeys(inside, Outcome.INTERRUPTED)
+            status = 0
             if executor.proc is not None:
                 process.signal_group(executor.proc.pid, signal.SIGKILL)
-                self._bury(executor)
+                status = self._bury(executor).status
             else:
                 self._forget(executor)
+            text = "interrupted: the worker was stopped"
+            found.append(Exited(executor.worker, max(inside), outcomes, text, status, can_not_import=False))
         return found
 
     def _wait(self, until_us: int) -> None:
@@ -387,15 +342,18 @@ def _ended(status: int) -> str:
         return f"was killed by signal {-status}"
 
 
-def _kill_command(file: StartedFile, number: int = signal.SIGKILL) -> None:
-    """Signal the group of the command that the executor was in, if any."""
-    words = file.words
-    pgid, begun = words[process.W_COMMAND_PGID], words[process.W_COMMAND_BEGUN]
-    if not words[process.W_COMMAND]:
-        return
-    if pgid and begun and process.begun_ticks(pgid) == begun:
-        process.signal_group(pgid, number)
-    elif number == signal.SIGKILL:  # the leader is gone, or was about to be recorded: the mark tells who belongs to it
+def _kill_commands(file: StartedFile, number: int = signal.SIGKILL) -> None:
+    """Signal the groups of the commands that the executor was in, if any."""
+    strays = False
+    for words in file.places:
+        pgid, begun = words[process.W_COMMAND_PGID], words[process.W_COMMAND_BEGUN]
+        if not words[process.W_COMMAND]:
+            continue
+        if pgid and begun and process.begun_ticks(pgid) == begun:
+            process.signal_group(pgid, number)
+        else:
+            strays = True
+    if strays and number == signal.SIGKILL:  # a leader is gone, or was about to be recorded: the mark tells who belongs to it
         for pid in process.marked(f"{process.MARK}={file.mark}"):
             process.signal_process(pid, number)
 
@@ -424,7 +382,7 @@ def kill_former_generation(workers_dir: str | os.PathLike[str], generation: int,
             files.append(file)
     for file in files:
         process.kill_group(file.words[process.W_PGID], file.words[process.W_BEGUN], file.mark)
-        _kill_command(file)
+        _kill_commands(file)
     until = _mono_us() + GONE_WAIT_US
     for file in files:
         while _left(file):
@@ -439,7 +397,6 @@ def kill_former_generation(workers_dir: str | os.PathLike[str], generation: int,
 
 
 def _left(file: StartedFile) -> bool:
-    words = file.words
-    return process.group_left(words[process.W_PGID], words[process.W_BEGUN], file.mark) or process.group_left(
-        words[process.W_COMMAND_PGID], words[process.W_COMMAND_BEGUN], file.mark
-    )
+    groups = [(file.words[process.W_PGID], file.words[process.W_BEGUN])]
+    groups += [(words[process.W_COMMAND_PGID], words[process.W_COMMAND_BEGUN]) for words in file.places]
+    return any(process.group_left(pgid, begun, file.mark) for pgid, begun in groups)

@@ -4,10 +4,14 @@ A process is named by its pid *and* its start time under one boot id, because pi
 pid alone: a group is killed while its leader is known to be ours, or when its members carry the executor's mark in
 their environment.
 
-The started file is 4,096 bytes, mapped by an executor and by its parent. It holds little-endian int64 words and the
-boot id as text. Before user code is entered the executor writes the token there; as tokens are entered in
+The started file is mapped by an executor and by its parent. It holds little-endian int64 words and two texts: the boot id, and
+why the executor could not begin. Before user code is entered the executor writes the token there; as tokens are entered in
 order, that one number is the whole proof of what was started and what was not. It needs no sync: a page of a mapped
 file outlives the process, and after a reboot it counts for nothing.
+
+An executor that has several runs in user code at a time has as many *places* behind the first 4,096 bytes. A place repeats the
+words from W_STARTED on, for the one run (or the one call of a batch handler) that is in it; W_STARTED of the file itself is the
+largest token of all.
 """
 
 from __future__ import annotations
@@ -40,35 +44,43 @@ DRAIN_READS: Final = 64  # reads of 64 KiB: a child that never stops writing hol
 CUT_MARK_MAX: Final = 64  # room for the line that says how much was left out
 _BOOT_AT: Final = 256  # byte offset of the boot id
 _SKIPS_AT: Final = 64  # word offset of the ring of cancelled tokens
+_TEXT_AT: Final = 2_560  # byte offset of why the executor could not begin
+_PLACE_WORDS: Final = 32  # words of a place
 _PR_SET_PDEATHSIG: Final = 1
 
 # Words of the started file. Written by the parent: GRACE, CANCEL, WHY, SKIPS and the ring; by the executor: the others.
 (W_MAGIC, W_VERSION, W_PID, W_PGID, W_BEGUN, W_GENERATION, W_WORKER, W_STARTED, W_MONO_NS, W_FIRST, W_CANCEL, W_WHY, W_SKIPS,
  W_COMMAND, W_COMMAND_PGID, W_COMMAND_BEGUN, W_MARK, W_GRACE_US) = range(18)
+W_PLACES: Final = 24  # how many places follow; 0: the file itself is the only one
 
 
 class StartedFile:
     """One mapped started file. `words[W_X]` reads and writes a word; about 40 ns."""
 
-    def __init__(self, path: str | os.PathLike[str], *, create: bool = False) -> None:
-        """OSError when it can't be opened, ValueError when it is none."""
+    def __init__(self, path: str | os.PathLike[str], *, create: bool = False, places: int = 0) -> None:
+        """OSError when it can't be opened, ValueError when it is none. `places`, with `create`: how many runs at a time; 0 for one."""
         self.path = os.fspath(path)
         fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0), 0o600)
         try:
             if create:
-                os.posix_fallocate(fd, 0, FILE_BYTES)  # a full disk shows here, not as SIGBUS later
-            if os.fstat(fd).st_size != FILE_BYTES:
+                os.posix_fallocate(fd, 0, FILE_BYTES + 8 * _PLACE_WORDS * places)  # a full disk shows here, not as SIGBUS later
+            size = os.fstat(fd).st_size
+            if size < FILE_BYTES or size % (8 * _PLACE_WORDS):
                 raise ValueError(f"{self.path}: not a started file")
-            self._map = mmap.mmap(fd, FILE_BYTES)
+            self._map = mmap.mmap(fd, size)
         finally:
             os.close(fd)
         self.words = memoryview(self._map).cast("q")
         if create:
+            self.words[W_PLACES] = places
             self.words[W_VERSION] = VERSION
             self.words[W_MAGIC] = MAGIC
         elif self.words[W_MAGIC] != MAGIC or self.words[W_VERSION] != VERSION:
             self.close()
             raise ValueError(f"{self.path}: not a started file of version {VERSION}")
+        first, count = FILE_BYTES // 8, min(self.words[W_PLACES], (size - FILE_BYTES) // 8 // _PLACE_WORDS)
+        places_at = range(first, first + count * _PLACE_WORDS, _PLACE_WORDS)
+        self.places = [self.words[at : at + _PLACE_WORDS] for at in places_at] or [self.words]
 
     @property
     def boot_id(self) -> str:
@@ -78,6 +90,15 @@ class StartedFile:
     @boot_id.setter
     def boot_id(self, value: str) -> None:
         self._map[_BOOT_AT : _BOOT_AT + 36] = value.encode("ascii")[:36].ljust(36, b"\0")
+
+    @property
+    def text(self) -> str:
+        """Why the executor could not begin; empty when it could."""
+        return self._map[_TEXT_AT:FILE_BYTES].rstrip(b"\0").decode("utf-8", "replace")
+
+    @text.setter
+    def text(self, value: str) -> None:
+        self._map[_TEXT_AT:FILE_BYTES] = value.encode("utf-8", "replace")[: FILE_BYTES - _TEXT_AT].ljust(FILE_BYTES - _TEXT_AT, b"\0")
 
     @property
     def mark(self) -> str:
@@ -96,7 +117,8 @@ class StartedFile:
 
     def close(self) -> None:
         """Unmap; the file stays."""
-        self.words.release()
+        for words in (*getattr(self, "places", ()), self.words):
+            words.release()
         self._map.close()
 
 

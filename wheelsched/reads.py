@@ -77,7 +77,7 @@ def run_fields(f: dict[str, int], name: str, task: str, queue: str, result: byte
         "id": f"{f['id_high']:016x}{f['id_low']:016x}", "job": display_name(name), "trigger": _TRIGGERS[f["trigger"]], "task": task,
         "queue": queue, "scheduled_us": f["nominal_us"], "created_us": f["created_us"], "queued_us": queued or None,
         "started_us": started or None, "ended_us": f["ended_us"] or None, "next_us": due if waiting else None,
-        "state": "running" if state == _LEASED and running.get(worker) == token else _RUN_STATES[state],
+        "state": "running" if state == _LEASED and running.get(token) == worker else _RUN_STATES[state],
         "reason": _REASONS[f["reason"]], "attempt": spent, "token": token or None, "worker": f"w{worker}" if worker else None,
         "result": ended, "missed": f["missed"], "until_us": due if skipped else None, "count": f["count"] if skipped else None,
         "late": bool(f["flags"] & _LATE), "disposition": _DISPOSITIONS[f["disposition"]], "blocking": blocking, "attempts": attempts,

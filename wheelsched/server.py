@@ -21,7 +21,7 @@ from .connections import HALF_FRAME_US, Connection, Listener, out_of_descriptors
 from .errors import InternalError, StorageFullError, UnavailableError, WheelschedError
 from .history import NEEDED
 from .lags import Histogram
-from .model import NEVER, US, Outcome
+from .model import NEVER, US
 from .protocol import MUTATING, Request
 from .server_forecast import Forecasts
 from .turn import ClockBack, Disconnect, Effects, Incoming, WorkerGone
@@ -29,6 +29,7 @@ from .turn import ClockBack, Disconnect, Effects, Incoming, WorkerGone
 if TYPE_CHECKING:
     from .config import Config
     from .engine import Engine
+    from .executors import Exited
     from .keeper import Keeper
     from .pool import Pool
 
@@ -108,8 +109,8 @@ class Server:
 
     def _stop(self) -> None:
         """End the pool; what it was in is interrupted. Then the last commit, and the socket goes."""
-        for worker, started in self.pool.stop().items():
-            self._lose(worker, started, Outcome.INTERRUPTED, "interrupted: the server was stopped")
+        for event in self.pool.stop():
+            self._lose(event)
         self.now = self.clock.look()[0]
         self._step()
         while self.outbox:
@@ -330,20 +331,20 @@ class Server:
     def _pool_events(self, now_us: int) -> None:
         for event in self.pool.poll(now_us):
             self._log(event.text)
-            self._lose(event.worker, event.started_token, event.outcome, event.text)
+            self._lose(event)
             if event.can_not_import and not self.workers_ready:
                 self.exit_code = EXIT_CONFIG
                 self.stopping = 2
             if not self.stopping:
                 self._spawn()
 
-    def _lose(self, worker: int, started_token: int | None, outcome: int, text: str) -> None:
+    def _lose(self, event: Exited) -> None:
         """An executor is gone: what it reported before it died comes first."""
-        connection = self.by_number.get(self.pool_connections.pop(worker))
+        connection = self.by_number.get(self.pool_connections.pop(event.worker))
         if connection is not None:
             connection.read_all(self.clock.now().mono_us)
             self._drop(connection)
-        self.inputs.append(WorkerGone(worker, started_token, outcome, text))
+        self.inputs.append(WorkerGone(event.worker, event.started_token, event.outcome, event.text, event.outcomes))
 
     # Questions that may need history
 

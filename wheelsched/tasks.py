@@ -322,6 +322,7 @@ class NotRetried(Exception):  # noqa: N818 - raised by user code, where it reads
 
 _current: ContextVar[tuple[Batch, int] | None] = ContextVar("wheelsched_run", default=None)
 enter_run = _current.set  # (batch, row) before user code is entered, None after it; a tuple, because it is the hot path
+entered_run = _current.get  # (batch, row), or None outside of runs
 
 
 def current_run() -> RunContext:

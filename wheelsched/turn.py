@@ -40,6 +40,7 @@ class WorkerGone:
     started_token: int | None
     outcome: int  # model.Outcome of the run it was in
     reason: str
+    outcomes: dict[int, int] = field(default_factory=dict)  # token -> model.Outcome of others that it was in; those left are lost
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,8 @@ def worker_gone(engine: Engine, gone: WorkerGone) -> None:
         entered = np.ones(len(rows), np.bool_) if gone.started_token is None else token <= gone.started_token
         outcome = np.where(entered, Outcome.LOST, Outcome.NOT_STARTED).astype(np.uint8)
         outcome[token == gone.started_token] = gone.outcome
+        for one, how in gone.outcomes.items():
+            outcome[token == one] = how
         zero = np.zeros(len(rows), np.int64)
         result = msgpack.packb({"type": "wheelsched.WorkerLost", "message": gone.reason}, use_bin_type=True)
         ended = np.full(len(rows), engine.now.wall_us, np.int64)

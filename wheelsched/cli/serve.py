@@ -12,12 +12,14 @@ import click
 from ..client import default_socket_path
 from ..config import load
 from ..errors import ConfigError
+from ..model import MODES
 from .shell import Failed, Verb, shell
 
 EXIT_CONFIG: Final = 78
 _ENVIRONMENT: Final = {
-    "data": str, "workers": int, "tasks": list, "allow_commands": bool, "allow_http": bool, "allow_env": list, "hold": bool,
-    "http_allow_net": list, "http_secret_file": str, "http_ca_file": str, "clock_offset": str, "clock_check": str, "lease": str,
+    "data": str, "workers": int, "mode": str, "concurrency": int, "tasks": list, "allow_commands": bool, "allow_http": bool,
+    "allow_env": list, "hold": bool, "http_allow_net": list, "http_secret_file": str, "http_ca_file": str,
+    "clock_offset": str, "clock_check": str, "lease": str,
 }
 _WORDS: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
@@ -63,6 +65,8 @@ def from_environment() -> dict[str, Any]:
 @click.option("--data", metavar="DIR", help="Data directory (~/.wheelsched/data).")
 @click.option("--tasks", multiple=True, metavar="MODULE", help="A Python module with tasks; may be repeated.")
 @click.option("--workers", type=int, metavar="N", help="Worker processes of the pool (2).")
+@click.option("--mode", type=click.Choice(MODES), help="A worker runs one task at a time (process), or several in threads or coroutines.")
+@click.option("--concurrency", type=int, metavar="N", help="Runs at a time in each worker, in the modes thread and async (1).")
 @click.option("--config", "config_file", metavar="FILE", help="A TOML file with the same names; flags and environment win.")
 @click.option("--allow-commands", is_flag=True, default=None, help="Allow the built-in task `command`.")
 @click.option("--allow-http", is_flag=True, default=None, help="Allow the built-in task `http`.")

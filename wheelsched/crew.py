@@ -1,0 +1,359 @@
+"""An executor that has several runs in user code at a time: in threads, or as coroutines on one event loop.
+
+One thread speaks with the server, enters runs in token order into free places of the started file, and reports them as they end.
+Mode "thread": each place has a thread. Mode "async": coroutines share the main thread's event loop, plain functions run in the
+places' threads. What Python code prints belongs to the run whose context prints it; what is written to descriptors 1 and 2 (by
+children, by C) and by code that belongs to no run can't be told apart, and goes to the worker's own output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import io
+import os
+import select
+import sys
+import threading
+import time
+from collections import deque
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, TextIO, cast
+
+from . import process
+from .execution import Captures, Entered, Runner, Work, group_of
+from .tasks import enter_run, entered_run
+from .wire import FINISH_RESULT_BYTES, FINISH_ROWS_MAX, Wire, result_size
+
+if TYPE_CHECKING:
+    import socket
+
+    from . import protocol
+    from .tasks import Task
+
+LOOK_NS: Final = 50_000_000  # how often runs are looked after while any is in user code; also how long one may wait behind slow ones
+CREDITS_MAX: Final = 4_096
+
+
+class CrewWork(Work):
+    """A batch whose rows are in several places."""
+
+    def __init__(self, reply: dict[str, Any], gate: Runner) -> None:
+        super().__init__(reply, gate)
+        self.places: dict[int, Place] = {}  # row -> where it is in user code
+        self.open = self.n  # rows that have not ended; those handed back never do
+        self.granted_ns = time.monotonic_ns()
+
+    def cancelled(self, row: int) -> bool:
+        """As for Batch."""
+        place = self.places.get(row)
+        return place is not None and place.runner.told_to_end(self.tokens[row], asking=True)
+
+    def heartbeat(self, row: int, text: str, checkpoint: bytes | None) -> None:
+        """As for Batch."""
+        place = self.places.get(row)
+        if place is not None:  # else the run is over, and whoever tells of it has outlived it
+            place.runner.wire.heartbeat(place.runner, self, row, text, checkpoint)
+
+
+class Place:
+    """Room for one run at a time, or one call of a batch handler."""
+
+    def __init__(self, crew: Crew, words: memoryview) -> None:
+        self.words = words
+        self.output = Captures()
+        self.runner = Runner(crew.file, words, self.output, crew)
+        self.rows: list[int] = []  # what the call stands for, cancelled ones included
+        self.entered: Entered | None = None
+        self.told = False  # a coroutine that it shall end
+        self.task: asyncio.Task[None] | None = None  # of mode "async": the whole, and user code's part of it
+        self.user: asyncio.Future[Any] | None = None
+        self.calls: SimpleQueue[Entered] | None = None  # for the thread, once there is one
+
+
+def place_here() -> Place | None:
+    """Where the run is whose context this code has; None outside of runs, and when that run has ended."""
+    entered = entered_run()
+    return None if entered is None else cast("CrewWork", entered[0]).places.get(entered[1])
+
+
+class Routed(io.TextIOBase):
+    """`sys.stdout` or `sys.stderr` of a crew: each run prints into its own capture, what belongs to no run to the worker's output."""
+
+    encoding = "utf-8"
+    errors = "backslashreplace"
+
+    def __init__(self, which: int, log: TextIO) -> None:
+        self._which = which
+        self._log = log
+
+    @property
+    def buffer(self) -> Any:
+        """The binary stream of the run that asks."""
+        place = place_here()
+        return self._log.buffer if place is None else place.output.captures[self._which]
+
+    def write(self, text: str) -> int:
+        """Print."""
+        stream = self.buffer
+        stream.write(text.encode("utf-8", "backslashreplace"))
+        stream.flush()
+        return len(text)
+
+    def writable(self) -> bool:
+        """Yes."""
+        return True
+
+    def fileno(self) -> int:
+        """The descriptor that children inherit."""
+        return self._which + 1
+
+    def close(self) -> None:
+        """Stay open: it is every run's."""
+
+
+class Here:
+    """The Runner of the place whose run asks; for built-in tasks, which are bound to one object for the whole executor."""
+
+    def __init__(self, crew: Crew) -> None:
+        self._crew = crew
+
+    def __getattr__(self, name: str) -> Any:
+        place = place_here()
+        return getattr(self._crew.gate if place is None else place.runner, name)
+
+
+class Crew(Wire):
+    """Leases, enters and reports until told to stop."""
+
+    def __init__(
+        self, sock: socket.socket, file: process.StartedFile, log: TextIO, name: str, *, loop: asyncio.AbstractEventLoop | None
+    ) -> None:
+        """`loop`: of mode "async"."""
+        super().__init__(sock, name)
+        self.file = file
+        self.loop = loop
+        self.gate = Runner(file, file.words, Captures(), self)
+        self.runner = cast("Runner", Here(self))
+        self.places = [Place(self, words) for words in file.places]
+        self.free = deque(self.places)
+        self.waiting: deque[CrewWork] = deque()
+        self.ended: deque[Place] = deque()  # other threads put them here, and then write to the pipe
+        self.learned = 0  # how many runs one batch may hold, if that is more than there are free places
+        self._coroutines: frozenset[str] = frozenset()
+        self._entered_ns = 0
+        self._replied = threading.Condition()
+        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        sys.stdout, sys.stderr = (cast("TextIO", Routed(which, log)) for which in (0, 1))
+
+    def use(self, tasks: dict[str, Task]) -> None:
+        """The tasks that this executor serves."""
+        for runner in (self.gate, *(place.runner for place in self.places)):
+            runner.tasks = tasks
+        if self.loop is not None:
+            self._coroutines = frozenset(name for name, made in tasks.items() if inspect.iscoroutinefunction(made.function))
+
+    def granted(self, reply: dict[str, Any]) -> None:
+        """As for Wire."""
+        self.waiting.append(CrewWork(reply, self.gate))
+
+    def reply_to(self, number: int) -> protocol.Reply:
+        """As for Wire: the thread that speaks with the server reads it."""
+        with self._replied:
+            while (reply := self.awaited[number]) is None:
+                self._replied.wait()
+        return reply
+
+    def _answered(self, reply: protocol.Reply) -> None:
+        super()._answered(reply)
+        if self.awaited:
+            with self._replied:
+                self._replied.notify_all()
+
+    # Life
+
+    def run(self) -> int:
+        """Until told to stop or the other end closes; the exit code."""
+        if self.loop is None:
+            self._serve()
+            return 0
+        loop, failed = self.loop, []
+
+        def serve() -> None:
+            try:
+                self._serve()
+            except BaseException as e:  # noqa: BLE001 - raised again in the main thread
+                failed.append(e)
+            loop.call_soon_threadsafe(loop.stop)
+
+        threading.Thread(target=serve, name="wheelsched-crew", daemon=True).start()
+        loop.run_forever()
+        if failed:
+            raise failed[0]
+        return 0
+
+    def _serve(self) -> None:
+        self.hello(self.gate.tasks)
+        poll = select.poll()
+        poll.register(self.sock, select.POLLIN)
+        poll.register(self._wake_read, select.POLLIN)
+        while True:
+            self._collect()
+            self._enter()
+            busy = len(self.free) < len(self.places)
+            if self.stopping and not self.waiting and not busy:
+                return
+            self._ask()
+            ready = [fd for fd, _ in poll.poll(LOOK_NS // 1_000_000 if busy or self.ended else None)]
+            if self._wake_read in ready:
+                os.read(self._wake_read, 65_536)
+            if self.sock.fileno() in ready and not self.receive():
+                return
+            if busy:
+                self._look()
+
+    def _ask(self) -> None:
+        """For as many runs as there are free places, or for more when such a batch was over at once."""
+        if self.free and not self.waiting and not self.outstanding and not self.stopping:
+            with self.sending:
+                self.sock.sendall(self.lease(max(len(self.free), self.learned)))
+
+    def _enter(self) -> None:
+        """Rows in token order into free places."""
+        if not self.waiting or not self.free:
+            return
+        self.set_offset()
+        self._entered_ns = time.monotonic_ns()
+        while self.waiting and self.free:
+            work = self.waiting[0]
+            row = next(work.rows, None)
+            if row is None:
+                self.waiting.popleft()
+            else:
+                self._enter_row(work, row)
+
+    def _enter_row(self, work: CrewWork, row: int) -> None:
+        made = self.gate.tasks[work.specs[work.spec_of[row]]["task"]]
+        rows = group_of(work, row, made)
+        place = self.free.popleft()
+        place.runner.mark(work, rows, batch=made.batch)
+        self.file.words[process.W_STARTED] = work.tokens[rows[-1]]
+        entered = Entered(work, [r for r in rows if not self.gate.left_out(work, r)], made)
+        place.rows, place.entered, place.told = rows, entered, False
+        for r in entered.rows:
+            work.places[r] = place
+        if not entered.rows:
+            self.ended.append(place)
+        elif made.name in self._coroutines:
+            assert self.loop is not None
+            self.loop.call_soon_threadsafe(self._begin, place, entered)
+        else:
+            if place.calls is None:
+                place.calls = SimpleQueue()
+                threading.Thread(target=self._thread, args=(place, place.calls), name="wheelsched-run", daemon=True).start()
+            place.calls.put(entered)
+
+    # User code
+
+    def _thread(self, place: Place, calls: SimpleQueue[Entered]) -> None:
+        while True:
+            place.runner.call(calls.get())
+            enter_run(None)
+            self._over(place)
+
+    def _begin(self, place: Place, entered: Entered) -> None:
+        place.task = asyncio.ensure_future(self._awaited(place, entered))
+
+    async def _awaited(self, place: Place, entered: Entered) -> None:
+        """One call of a coroutine. It has a task of its own, so that a cancel ends user code and nothing else."""
+        enter_run((entered.work, entered.rows[0]))
+        try:
+            place.user = asyncio.ensure_future(place.runner.invoke(entered))
+            place.runner.keep(entered, await place.user)
+        except BaseException as e:  # noqa: BLE001 - as in Runner.call
+            place.runner.fail(entered, e)
+        place.user = None
+        place.runner.conclude(entered)
+        self._over(place)
+
+    def _over(self, place: Place) -> None:
+        self.ended.append(place)
+        os.write(self._wake_write, b"e")
+
+    # Looking after what is in user code
+
+    def _look(self) -> None:
+        """Tell coroutines to end; hand back what waits behind slow runs."""
+        for place in self.places:
+            entered = place.entered
+            if place.user is None or entered is None or place.told or not place.runner.told_to_end(entered.work.tokens[entered.rows[-1]]):
+                continue
+            place.told = True
+            assert self.loop is not None
+            self.loop.call_soon_threadsafe(self._cancel, place, entered)
+        if self.waiting and not self.free and time.monotonic_ns() - self._entered_ns > LOOK_NS:
+            self.learned = 0
+            while self.waiting:
+                self._hand_back(self.waiting.popleft())
+
+    def _cancel(self, place: Place, entered: Entered) -> None:
+        if place.entered is entered and place.user is not None and place.user.cancel("this run was told to end"):
+            place.runner.asked = entered.work.tokens[entered.rows[-1]]
+
+    def _hand_back(self, work: CrewWork) -> None:
+        rows = list(work.rows)
+        if not rows:
+            return
+        start, end = rows[0], rows[-1] + 1
+        with self.sending:
+            self.sock.sendall(self.not_run(work.ids[16 * start : 16 * end], work.token_column[8 * start : 8 * end]))
+
+    # Reports
+
+    def _collect(self) -> None:
+        """Free the places of what has ended, report it, and learn how many runs fit into a batch."""
+        ended: list[tuple[CrewWork, int]] = []
+        while self.ended:
+            place = self.ended.popleft()
+            assert place.entered is not None
+            work = cast("CrewWork", place.entered.work)
+            place.words[process.W_MONO_NS] = place.words[process.W_FIRST] = 0
+            place.entered = place.task = None
+            self.free.append(place)
+            for row in place.rows:
+                work.places.pop(row, None)
+                ended.append((work, row))
+            work.open -= len(place.rows)
+            if not work.open:
+                self._learn(work)
+        for start in range(0, len(ended), FINISH_ROWS_MAX):
+            self._report(ended[start : start + FINISH_ROWS_MAX])
+
+    def _learn(self, work: CrewWork) -> None:
+        took = time.monotonic_ns() - work.granted_ns
+        if took < LOOK_NS // 2:
+            self.learned = min(CREDITS_MAX, 2 * max(self.learned, work.n))
+        elif took > LOOK_NS:
+            self.learned //= 2
+
+    def _report(self, ended: list[tuple[CrewWork, int]]) -> None:
+        frames: list[bytes] = []
+        at = 0
+        with self.sending:
+            while at < len(ended):
+                results: list[Any] = []
+                size, first = 0, at
+                while at < len(ended) and size <= FINISH_RESULT_BYTES:
+                    work, row = ended[at]
+                    result = work.results.pop(row, None)
+                    if result is not None:
+                        results.append([at - first, result])
+                        size += result_size(result)
+                    at += 1
+                rows = ended[first:at]
+                frames.append(self.finish(
+                    b"".join(w.ids[16 * r : 16 * r + 16] for w, r in rows), b"".join(w.token_column[8 * r : 8 * r + 8] for w, r in rows),
+                    bytes(w.outcome[r] for w, r in rows), [w.begun_ns[r] for w, r in rows], [w.ended_ns[r] for w, r in rows], results,
+                ))
+            if frames:
+                self.sock.sendall(b"".join(frames))

@@ -1,0 +1,117 @@
+"""An executor process as its parent sees it: what it holds, what of that is in user code, how it ended."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import process
+from .model import NEVER, Outcome
+
+if TYPE_CHECKING:
+    import socket
+    import subprocess
+
+    from .process import StartedFile
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """An executor is gone, its group too. User code was entered for tokens up to `started_token`; None: not known."""
+
+    worker: int
+    started_token: int | None
+    outcomes: dict[int, int]  # token -> model.Outcome of what was in user code: lost, timed_out, cancelled or interrupted
+    text: str
+    status: int  # exit code, negative for a signal
+    can_not_import: bool  # a task module can't be imported: it says so on stderr
+
+    @property
+    def outcome(self) -> int:
+        """Outcome of what was entered last."""
+        return self.outcomes.get(self.started_token or 0, Outcome.LOST)
+
+
+class Place:
+    """Where an executor shows one run (or one call of a batch handler) that is in user code, and how far its ending has come."""
+
+    __slots__ = ("ending", "next_step_us", "step", "why", "words")
+
+    def __init__(self, words: memoryview) -> None:
+        self.words = words
+        self.ending = 0  # the token whose run is being ended
+        self.why = 0
+        self.step = 0  # 0 told, 1 SIGTERM sent, 2 SIGKILL sent
+        self.next_step_us = NEVER
+
+    def inside(self) -> tuple[int, int]:
+        """(token entered last, when in monotonic µs; 0 when it is not in user code now)."""
+        words = self.words
+        token = words[process.W_STARTED]  # the token first: see execution.Runner.execute
+        return token, -(-words[process.W_MONO_NS] // 1_000)
+
+
+class Executor:
+    """One executor process. `sock` is the caller's from the start; the process may follow later (back-off)."""
+
+    def __init__(self, worker: int, file: StartedFile, sock: socket.socket, theirs: socket.socket, start_at_us: int) -> None:
+        self.worker = worker
+        self.file = file
+        self.sock = sock
+        self.theirs: socket.socket | None = theirs
+        self.start_at_us = start_at_us  # monotonic; NEVER once it is started
+        self.proc: subprocess.Popen[bytes] | None = None
+        self.pidfd = -1
+        self.held: deque[list[Any]] = deque()  # [tokens, timeouts, how many are open]; tokens rise
+        self.finished_any = False
+        self.wake_us = start_at_us
+        self.places = [Place(words) for words in file.places]
+        self.ended = False  # as a whole, by a signal, because a run in it would not end
+        self.cancels: set[int] = set()
+        self.kills: set[int] = set()  # of these, the ones that are not told first
+
+    @property
+    def pid(self) -> int:
+        """0 before it is started."""
+        return 0 if self.proc is None else self.proc.pid
+
+    @property
+    def worker_key(self) -> int:
+        """The number that the engine gave it."""
+        return self.worker
+
+    @property
+    def started(self) -> int:
+        """The token entered last: of what is held, those above it were not entered."""
+        return int(self.file.words[process.W_STARTED])
+
+    def timeout_of(self, token: int, first: int = 0) -> int:
+        """Timeout in µs of what was entered with this token: of a batch handler, whose first is `first`, the smallest. NEVER when
+        it isn't held.
+        """
+        first = first or token
+        least = NEVER
+        for tokens, timeouts, _ in self.held:
+            if tokens[-1] >= first and tokens[0] <= token:
+                low, high = np.searchsorted(tokens, first), np.searchsorted(tokens, token, "right")
+                if low < high:
+                    least = min(least, int(timeouts[low:high].min()))
+        return least
+
+    def least_waiting(self, token: int) -> int:
+        """The smallest timeout of what is held and not entered; NEVER for nothing."""
+        least = NEVER
+        for tokens, timeouts, _ in self.held:
+            if tokens[-1] > token:
+                least = min(least, int(timeouts[np.searchsorted(tokens, token, "right") :].min()))
+        return least
+
+
+def outcome_of(executor: Executor, place: Place, token: int) -> int:
+    """Of a run that was in user code when its executor ended."""
+    if place.ending == token:
+        return place.why
+    return Outcome.INTERRUPTED if executor.ended else Outcome.LOST
