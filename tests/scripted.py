@@ -45,7 +45,7 @@ class Scripted:
         self.worker += 1
         self.seekers = []
         self.executor = self.pool.spawn(self.worker)
-        self.connection = Connection(self.worker, self.executor.sock, os.getuid(), trusted=True)
+        self.connection = Connection(self.worker, self.executor.sock, os.getuid(), frozenset(), trusted=True)
 
     def give(self, task, *args, timeout_us=HOUR_US, beside=None, **kwargs):
         """One run; its token."""

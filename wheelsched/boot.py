@@ -20,6 +20,7 @@ from .connections import Listener
 from .cron import Zones
 from .engine import Engine
 from .errors import ConfigError, CorruptJournalError, LockedError
+from .grants import Grants
 from .journal import LmdbJournal
 from .keeper import Keeper
 from .model import CLOCK_STEP_US, US, Outcome, to_datetime
@@ -134,6 +135,7 @@ def _serve(config: Config) -> int:
     begun = time.monotonic()
     allowed = _allowed(config)
     allowed.check()
+    grants = Grants(dict(config.roles))
     try:
         journal = LmdbJournal.open(config.data, map_size=config.map_size, reserve_bytes=config.reserve_bytes)
     except OSError as e:
@@ -159,7 +161,7 @@ def _serve(config: Config) -> int:
         allowed=allowed, mode=config.mode, concurrency=config.concurrency,
     )
     keeper = Keeper(journal, state, config)
-    server = Server(config, keeper, engine, pool, listener, clock)
+    server = Server(config, keeper, engine, pool, listener, clock, grants)
     if behind:
         server.inputs.append(ClockBack(keeper.fired_after(clock.now().wall_us)))
     if state.meta.held_us >= 0:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from .errors import ConfigError, WheelschedError
-from .model import LEASE_US, MODES, US, format_duration, parse_duration
+from .model import LEASE_US, MODES, ROLES, US, format_duration, parse_duration
 
 WORKERS_MAX: Final = 1_024
 CONCURRENCY_MAX: Final = 1_024
@@ -32,6 +32,7 @@ class Config:
     http_allow_net: tuple[str, ...] = ()  # networks that are not public and that `http` may connect to
     http_secret_file: str = ""  # keys that `http` signs with, whsec_… one a line
     http_ca_file: str = ""  # certificates to trust beside the system's
+    roles: tuple[tuple[str, tuple[str, ...]], ...] = ()  # (role, users and %groups that have it beside the server's own user and root)
     hold: bool = False  # start with all triggering held, until `admin release`
     map_size: int | None = None  # None: 4 TiB, less under an address space limit
     reserve_bytes: int = RESERVE_BYTES
@@ -90,6 +91,7 @@ def load(*layers: dict[str, Any]) -> Config:
     merged["tasks"] = tuple(tasks)
     merged["allow_env"] = _texts("allow_env", merged.get("allow_env", ()), "names of environment variables, such as 'PG*'")
     merged["http_allow_net"] = _texts("http_allow_net", merged.get("http_allow_net", ()), "networks, such as '10.0.0.0/8'")
+    merged["roles"] = _roles(merged.get("roles", {}))
     for key in ("http_secret_file", "http_ca_file"):
         if not isinstance(merged.get(key, ""), str) or "\0" in merged.get(key, ""):
             raise ConfigError(f"{key}: a path is wanted")
@@ -97,6 +99,16 @@ def load(*layers: dict[str, Any]) -> Config:
         if not isinstance(merged.get(key, False), bool):
             raise ConfigError(f"{key}: true or false is wanted")
     return Config(**merged)
+
+
+def _roles(value: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    if not isinstance(value, dict):
+        raise ConfigError('roles: a table is wanted, such as {command = ["ops", "%wheel"]}')
+    for role in value:
+        if role not in ROLES:
+            raise ConfigError(f"roles: {str(role)[:60]!r} is not known; {', '.join(ROLES)} are")
+    return tuple((role, _texts(f"roles {role}", names, "users, and groups with a % before, such as 'ops' or '%wheel'"))
+                 for role, names in sorted(value.items()))
 
 
 def _texts(key: str, value: Any, what: str) -> tuple[str, ...]:

@@ -22,18 +22,21 @@ if TYPE_CHECKING:
 READ_BYTES: Final = 256 * 1024
 OUT_MAX: Final = 128 * 1024 * 1024  # unsent bytes of one connection; a client that never reads is dropped here
 PENDING_MAX: Final = 1_000  # requests of one connection that wait for their turn; it is not read from meanwhile
+_SO_PEERGROUPS: Final = 59  # the socket module has no name for it
+_GROUPS_MAX: Final = 65_536  # the kernel's limit of a process
 HALF_FRAME_US: Final = 60_000_000  # a frame must be complete after this long
 
 
 class Connection:
     """One stream, non-blocking. The server reads requests from it and hands it frames."""
 
-    def __init__(self, number: int, sock: socket.socket, uid: int, *, trusted: bool = False) -> None:
+    def __init__(self, number: int, sock: socket.socket, uid: int, roles: frozenset[str], *, trusted: bool = False) -> None:
         """`trusted`: an executor of our own pool, whose frames may be as large as replies."""
         sock.setblocking(False)
         self.number = number
         self.sock = sock
         self.uid = uid
+        self.roles = roles
         self.trusted = trusted
         self.requests: deque[Request] = deque()
         self.closing = False  # close when all is sent
@@ -119,10 +122,14 @@ class Connection:
         self.sock.close()
 
 
-def peer_uid(sock: socket.socket) -> int:
-    """The peer's user id by SO_PEERCRED."""
-    _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return int(uid)
+def peer(sock: socket.socket) -> tuple[int, set[int]]:
+    """(user id, group ids) of the peer when it connected, by SO_PEERCRED and SO_PEERGROUPS."""
+    _, uid, gid = struct.unpack("3I", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    try:
+        groups = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 4 * _GROUPS_MAX)
+    except OSError:  # an old kernel, or more groups than there is room for
+        groups = b""
+    return uid, {gid, *struct.unpack(f"{len(groups) // 4}I", groups)}
 
 
 class Listener:

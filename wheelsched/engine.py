@@ -26,6 +26,7 @@ from . import (
     reads,
     records,
     retime,
+    rights,
     run_commands,
     workers,
 )
@@ -232,6 +233,7 @@ class Engine:
     def _command(self, item: Incoming) -> None:
         request, before = item.request, len(self.effects.records)
         try:
+            rights.check(item)
             handler = commands.VERBS.get(request.verb) or workers.VERBS.get(request.verb)
             if handler is None:
                 raise UnimplementedError(f"verb {request.verb[:40]!r} is not known; this server speaks version {protocol.VERSION}")

@@ -181,6 +181,8 @@ class Reason(IntEnum):
 
 
 HOOKS: Final = ("on_success", "on_failure", "on_dead")  # names of jobs to trigger when a run ends
+ROLES: Final = ("command", "http", "admin", "worker")
+OPEN_ROLES: Final = ("admin", "worker")  # everybody's, until the operator names somebody
 OVERLAPS: Final = ("skip", "allow", "buffer_one", "buffer_latest", "buffer_all", "cancel_other", "kill_other")
 UNIQUE_FIELDS: Final = ("task", "args", "queue", "concurrency_key")  # of an enqueued run, what may make its identity
 CATCHUPS: Final = ("latest", "earliest", "all", "skip")

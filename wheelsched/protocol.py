@@ -13,6 +13,9 @@ Requests may be pipelined; replies come in the order in which requests are decid
 so later requests may overtake them). A frame that can't be decoded is answered with an error of id 0 and the
 connection is closed. A connection begins with `hello`: a worker must, a client learns versions and limits by it.
 
+The server knows its peer's user and groups by the socket. `given` with the task `command` or `http` needs the role of that name; hold,
+release, queue_set, queue_pause, queue_resume and queue_purge need `admin`, a worker's hello `worker`: permission_denied otherwise.
+
 Codes: invalid_argument not_found already_exists failed_precondition permission_denied resource_exhausted storage_full
 unavailable deadline_exceeded fenced unimplemented internal.
 

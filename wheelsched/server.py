@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from . import protocol, reads, sessions
 from .clock import Clock, WallTimer
-from .connections import HALF_FRAME_US, Connection, Listener, out_of_descriptors, peer_uid
+from .connections import HALF_FRAME_US, Connection, Listener, out_of_descriptors, peer
 from .errors import InternalError, StorageFullError, UnavailableError, WheelschedError
 from .history import NEEDED
 from .lags import Histogram
-from .model import NEVER, US
+from .model import NEVER, ROLES, US
 from .protocol import MUTATING, Request
 from .server_forecast import Forecasts
 from .turn import ClockBack, Disconnect, Effects, Incoming, WorkerGone
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .config import Config
     from .engine import Engine
     from .executors import Exited
+    from .grants import Grants
     from .keeper import Keeper
     from .pool import Pool
 
@@ -46,7 +47,8 @@ _LOOKED_UP: Final = frozenset({"run", "runs", "stats", "jobs", "dead"})
 class Server:
     """One data directory, one socket, one pool."""
 
-    def __init__(self, config: Config, keeper: Keeper, engine: Engine, pool: Pool, listener: Listener, clock: Clock) -> None:
+    def __init__(self, config: Config, keeper: Keeper, engine: Engine, pool: Pool, listener: Listener, clock: Clock,
+                 grants: Grants) -> None:
         self.config = config
         self.keeper = keeper
         self.engine = engine
@@ -54,6 +56,7 @@ class Server:
         self.pool = pool
         self.listener = listener
         self.clock = clock
+        self.grants = grants
         self.timer = WallTimer()
         self.epoll = select.epoll()
         self.connections: dict[int, Connection] = {}  # by descriptor
@@ -194,7 +197,7 @@ class Server:
                     engine.reply(connection.number, protocol.encode_error(request.id, self._refusal(full)))
                 else:
                     found = self.keeper.look_for(request.verb, request.args) if request.verb in NEEDED else None
-                    inputs.append(Incoming(connection.number, request, connection.uid, found))
+                    inputs.append(Incoming(connection.number, request, connection.uid, found, connection.roles))
         effects = engine.step(now, inputs)
         for connection, request in lookups:
             effects.replies.append((connection.number, self._look_up(request)))
@@ -263,7 +266,8 @@ class Server:
         try:
             for sock in self.listener.accept():
                 self.next_number += 1
-                self._add(Connection(self.next_number, sock, peer_uid(sock)))
+                uid, gids = peer(sock)
+                self._add(Connection(self.next_number, sock, uid, self.grants.roles(uid, gids)))
         except OSError as e:
             if not out_of_descriptors(e):
                 raise
@@ -300,7 +304,8 @@ class Server:
         del self.events[fd]
         connection.close()
         # A completion that was sent before the peer went counts; other requests of nobody are dropped.
-        self.inputs += [Incoming(connection.number, r, connection.uid) for r in connection.requests if r.verb == "finish"]
+        finishes = [r for r in connection.requests if r.verb == "finish"]
+        self.inputs += [Incoming(connection.number, r, connection.uid, None, connection.roles) for r in finishes]
         if not connection.trusted:  # the pool tells of its own executors
             self.inputs.append(Disconnect(connection.number))
 
@@ -324,7 +329,7 @@ class Server:
         worker = sessions.add_worker(self.engine, self.next_number, f"pool-{self.next_number}", "pool")
         executor = self.pool.spawn(worker)
         self.workers_ready = self.workers_ready or any(s.kind == "pool" and s.tasks for s in self.engine.sessions.values())
-        self._add(Connection(self.next_number, executor.sock, os.geteuid(), trusted=True))
+        self._add(Connection(self.next_number, executor.sock, os.geteuid(), frozenset(ROLES), trusted=True))
         self.pool_connections[worker] = self.next_number
         self.again = True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .model import NEVER
+from .model import NEVER, ROLES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,6 +30,7 @@ class Incoming:
     request: Request
     uid: int
     found: Any = None  # what history holds for it, looked up beforehand
+    roles: frozenset[str] = frozenset(ROLES)  # of who sent it; in a simulated world everybody has all
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,17 @@ def from_environment() -> dict[str, Any]:
     return out
 
 
+def _granted(grants: tuple[str, ...]) -> dict[str, list[str]] | None:
+    """Roles of `--grant command=ops,%wheel`. ConfigError."""
+    found: dict[str, list[str]] = {}
+    for text in grants:
+        role, sign, names = text.partition("=")
+        if not sign or not names:
+            raise ConfigError(f"--grant {text[:60]!r}: ROLE=WHO is wanted, such as command=ops,%wheel")
+        found.setdefault(role, []).extend(name for name in names.split(",") if name)
+    return found or None
+
+
 @click.command(cls=Verb)
 @click.option("--data", metavar="DIR", help="Data directory (~/.wheelsched/data).")
 @click.option("--tasks", multiple=True, metavar="MODULE", help="A Python module with tasks; may be repeated.")
@@ -71,6 +82,7 @@ def from_environment() -> dict[str, Any]:
 @click.option("--allow-commands", is_flag=True, default=None, help="Allow the built-in task `command`.")
 @click.option("--allow-http", is_flag=True, default=None, help="Allow the built-in task `http`.")
 @click.option("--allow-env", multiple=True, metavar="NAME", help="A variable that commands get of this environment; PG* too; repeat it.")
+@click.option("--grant", multiple=True, metavar="ROLE=WHO,...", help="Who has the role command, http, admin or worker: users, %groups.")
 @click.option("--http-allow-net", multiple=True, metavar="NET", help="A network, not public, that `http` may reach: 10.0.0.0/8; repeat it.")
 @click.option("--http-secret-file", metavar="FILE", help="Keys that `http` signs with: whsec_... one a line, newest first.")
 @click.option("--http-ca-file", metavar="FILE", help="Certificates that `http` trusts beside the system's.")
@@ -78,7 +90,7 @@ def from_environment() -> dict[str, Any]:
 @click.option("--lease", metavar="D", help="How long a worker may be silent before its runs go to another one (10s).")
 @click.option("--clock-offset", metavar="D", help="Shift the wall clock, for tests and benchmarks.")
 @click.option("--clock-check", metavar="D", help="Look at the clock at least this often (0: trust the kernel's report of steps).")
-def serve(config_file: str | None, **flags: Any) -> None:
+def serve(config_file: str | None, grant: tuple[str, ...], **flags: Any) -> None:
     """Run the server, until a signal stops it: the first drains, the second stops at once.
 
     Exit codes: 0 stopped, 75 the data directory is locked, 78 bad configuration.
@@ -89,6 +101,7 @@ def serve(config_file: str | None, **flags: Any) -> None:
             {} if config_file is None else from_file(config_file),
             from_environment(),
             {key: (value or None) if isinstance(value, tuple) else value for key, value in flags.items()},
+            {"roles": _granted(grant)},
             {"socket": shell().socket or os.environ.get("WHEELSCHED_SOCKET") or None},
         )
     except ConfigError as e:
