@@ -26,6 +26,9 @@ HOUSE = [
     (3, False, "journal journal_* postgres pool executors process worker wire crew execution external tasks builtin builtin_*"),
     (3, False, "__init__ client client_runs aclient aclient_runs session transport atransport"),
     (4, True, "testing inline"),
+    (2, True, "trail events*"),
+    (3, True, "verbs_events views_events"),
+    (4, True, "testing_reads"),
     (4, False, "server* boot clock connections grants keeper testing_plugin"),
     (5, False, "__main__ cli cli.* web web.* demo bench"),
 ]
@@ -35,7 +38,8 @@ EXCEPTIONS = {("zonedata", "importlib.resources")}  # it reads the zone files of
 OWNERS = {"lmdb": "journal*", "psycopg": "postgres"}
 BANNED = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "multiprocessing"}
 LIGHT = ["__init__", "client", "aclient", "bulk", "worker", "tasks", "session", "transport", "atransport", "verbs", "verbs_time", "views",
-         "views_time", "views_forecast", "verbs_queues", "views_queues", "verbs_runs", "views_runs", "bulk_runs", "client_runs", "aclient_runs"]
+         "views_time", "views_forecast", "verbs_queues", "views_queues", "verbs_runs", "views_runs", "bulk_runs", "client_runs", "aclient_runs",
+         "verbs_events", "views_events"]
 HEAVY = ["engine*", "state*", "journal*", "memory_journal", "postgres", "commands", "workers", "reads", "history",
          "server*", "_[a-z]*"]
 NO_CALLS = re.compile(r"(?:open|print|input|(?:.*\.)?date(?:time)?\.(?:now|utcnow|today))$")  # in a pure module

@@ -25,6 +25,7 @@ from .client import RETRY_FOR_S, TIMEOUT_S, WAIT_GRACE_S, clock_offset, default_
 from .errors import NotFoundError, RunTimeout, WheelschedError
 from .transport import check_path
 from .verbs import WAIT_S_MAX, Verbs, call_seconds, outcome
+from .verbs_events import AsyncEventVerbs
 from .verbs_time import TimeVerbs
 from .views import RunInfo
 
@@ -94,7 +95,7 @@ class AsyncListing(Generic[T]):
                 yield item
 
 
-class AsyncClient(AsyncRunCalls):
+class AsyncClient(AsyncRunCalls, AsyncEventVerbs):
     """The client of a server on this machine, for asyncio. Arguments as Client's; every method is as Client's."""
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, timeout: Any = TIMEOUT_S, retry_for: float = RETRY_FOR_S) -> None:

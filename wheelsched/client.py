@@ -28,6 +28,7 @@ from .client_runs import RunCalls
 from .errors import NotFoundError, RunTimeout, WheelschedError
 from .transport import Transport, check_path
 from .verbs import WAIT_S_MAX, Verbs, call_seconds, outcome
+from .verbs_events import EventVerbs
 from .verbs_time import TimeVerbs
 from .views import RunInfo
 
@@ -127,7 +128,7 @@ class Listing(Generic[T]):
             yield from self._ask(ask)
 
 
-class BaseClient(RunCalls):
+class BaseClient(RunCalls, EventVerbs):
     """Every verb of a client; how a question reaches a server is left to `_do`."""
 
     def __init__(self) -> None:

@@ -166,6 +166,14 @@ class Block:
             for k, values in enumerate(zip(*columns, strict=True))
         ]
 
+    def jobs(self) -> NDArray[Any]:
+        """For each row, the place of its job's name in `names`."""
+        return decode_column(self._block["job"])
+
+    def past(self, row: int) -> bytes:
+        """The kept attempts of a row."""
+        return self._joined("history", [row])[0]
+
     def _joined(self, what: str, picked: list[int]) -> list[bytes]:
         data: bytes = self._block[what]
         if not data:

@@ -46,6 +46,7 @@ class Keeper:
         self._spans: dict[int, tuple[int, int]] = {}  # history block -> span of the milliseconds in its run ids
         self._unwritten: deque[tuple[int, int, bytes]] = deque()  # record number, block number, block: submitted, maybe not on disk yet
         self._history_next = journal.history_range()[1]
+        self._history_base = self._history_next - state.trail.blocks
         self.commits = 0
         self.journal_bytes = 0
 
@@ -96,6 +97,7 @@ class Keeper:
         if piece is None:
             batch.snapshot_end = True
             batch.trim_to = self._snapshot_seq
+            self.state.trail.cut(self._snapshot_seq)
             self._pieces = None
             self.busy = False
         else:
@@ -148,6 +150,14 @@ class Keeper:
             last = number
             yield number, block
         yield from ((number, block) for number, block in waiting if number > last)
+
+    def block(self, number: int) -> bytes | None:
+        """A block of history by its number in the state's trail; None when retention has dropped it."""
+        number += self._history_base
+        waiting = next((block for _, n, block in self._unwritten if n == number), None)
+        if waiting is not None:
+            return waiting
+        return next((block for n, block in self.journal.history_blocks(number) if n == number), None)
 
     def look_for(self, verb: str, args: dict[str, Any]) -> Any:
         """What history holds that the engine needs to decide a request."""

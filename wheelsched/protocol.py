@@ -91,6 +91,18 @@ answered as the first was and does nothing.
                at most]. All that was staged, in one commit, or nothing: an error's detail has jobs [[row, message]...], 1,000 at most
     forecast   for_us, bucket_us (whole seconds), queue (glob or nil) -> a forecast: how many runs will start when
 
+    events     since (a position, "oldest", or nil: from now), match (glob or nil), kinds (names or globs such as "run.*", or nil),
+               limit, wait_us -> n, position, and for n > 0: seq (i64), row (u32), at_us (i64), kind (u8: place in `kinds`), state
+               (u8: place in `states`; of the run, or of the job), job (u32: place in `jobs`; 2**32-1: none), id (16 bytes a row; zeros:
+               none), scheduled_us (i64; negative: none), attempt (u32), token (i64), worker (u32; in these three 0 is none), jobs, kinds,
+               states [texts], generations [[row, generation from it on]...], more (sparse maps: reason, outcome, error, message,
+               disposition, name, settings, note, count, next_us, until_us, scheduled_us, worker).
+               Answered when there is an event that fits, or the wait is over (with behind: true when it was over before all that is
+               on disk was looked at: ask on at once). A page has 4,096 events at most. The position of an
+               event is the text "GENERATION.SEQ.ROW"; `position` is where the next page begins, beyond what did not fit. Only what is
+               on disk is told, in the order of the journal. failed_precondition (detail: oldest) when what followed the position
+               is not kept any more, or when it is of another past (a backup was restored)
+
 `given` is what was asked for, and only that: {task, schedule, queue, priority, timeout_us, retry, overlap, catchup, start_us, end_us,
 max_runs, expires_after_us, concurrency_key, jitter, calendar, pause_after, late_after_us, on_missed, on_success, on_failure,
 on_dead}. The server adds what the task's decorator announced and then the house defaults; the answer's `spec` is the resolved form, in

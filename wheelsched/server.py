@@ -23,6 +23,7 @@ from .history import NEEDED
 from .lags import Histogram
 from .model import NEVER, ROLES, US
 from .protocol import MUTATING, Request
+from .server_events import Readers
 from .server_forecast import Forecasts
 from .turn import ClockBack, Disconnect, Effects, Incoming, WorkerGone
 
@@ -53,6 +54,7 @@ class Server:
         self.keeper = keeper
         self.engine = engine
         self.forecasts = Forecasts(engine, self._log)
+        self.readers = Readers(engine.state, keeper, self._log)
         self.pool = pool
         self.listener = listener
         self.clock = clock
@@ -65,6 +67,7 @@ class Server:
         self.events: dict[int, int] = {}  # what epoll watches, by descriptor
         self.next_number = 1
         self.outbox: deque[tuple[int, Effects]] = deque()  # decided, not yet durable
+        self.durable = keeper.journal.durable_seq
         self.inputs: list[Any] = []
         self.lags = {name: Histogram() for name in ("queued", "start", "done")}
         self.stopping = 0  # how many signals asked for it
@@ -137,12 +140,14 @@ class Server:
         if len(self.outbox) < AHEAD_MAX:
             self._step()
         self._act()
+        self._tell()
 
     def _sleep(self) -> list[tuple[int, int]]:
         """Wait for a readable descriptor, a due time or a deadline."""
         now = self.clock.now().mono_us
         deadline = min(
-            self.wake_mono_us, self.pool.wake_at_mono_us(), self.drain_until_us, self._half_frames_due(), self.keeper.wake_at_us(now)
+            self.wake_mono_us, self.pool.wake_at_mono_us(), self.drain_until_us, self._half_frames_due(), self.keeper.wake_at_us(now),
+            self.readers.wake_us(),
         )
         if self.accept_again_us:
             deadline = min(deadline, self.accept_again_us)
@@ -188,7 +193,11 @@ class Server:
             while connection.requests and room:
                 request = connection.requests.popleft()
                 room -= 1
-                if request.verb == "forecast":
+                if request.verb == "events":
+                    frame = self.readers.add(connection.number, request, now.mono_us)
+                    if frame is not None:
+                        engine.reply(connection.number, frame)
+                elif request.verb == "forecast":
                     self.forecasts.add(connection.number, request)
                 elif request.verb in _LOOKED_UP or (request.verb == "wait" and self._folded(request)):
                     lookups.append((connection, request))
@@ -225,7 +234,7 @@ class Server:
 
     def _act(self) -> None:
         """Send what is durable."""
-        durable = self.keeper.poll()
+        durable = self.durable = self.keeper.poll()
         if not self.outbox or self.outbox[0][0] > durable:
             return
         now = self.clock.now()
@@ -245,6 +254,13 @@ class Server:
                 self.lags[name].add(now.wall_us - instants)
             for lags in effects.start_lags:
                 self.lags["start"].add(lags)
+
+    def _tell(self) -> None:
+        """Events to those who read them: only durable records are read, so they go out at once."""
+        for number, frame in self.readers.serve(self.durable, self.clock.now().mono_us, stopping=self.stopping > 0):
+            connection = self.by_number.get(number)
+            if connection is not None:
+                self._after(connection, connection.send(frame))
 
     # Connections
 
@@ -300,6 +316,7 @@ class Server:
             return
         del self.by_number[connection.number]
         self.forecasts.drop(connection.number)
+        self.readers.drop(connection.number)
         self.epoll.unregister(fd)
         del self.events[fd]
         connection.close()

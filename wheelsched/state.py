@@ -22,6 +22,7 @@ from .ids import job_key
 from .model import TRANSITIONS, Disposition, Event, JobState, RunState, Trigger, to_datetime
 from .records import decode
 from .state_parts import Key, Line, Meta, Worker, spec_bytes
+from .trail import Trail
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,6 +75,7 @@ class State:
         self.tzdiff: dict[str, Any] = {}  # the last TZDIFF record
         self.changes: list[Changes] = []  # not yet in history
         self.checkpoints: dict[int, bytes] = {}  # run row -> what its next attempt goes on from; none for a run that is over
+        self.trail = Trail()  # soft state
 
     def apply(self, kind: str, f: dict[str, Any]) -> Any:
         """Change the state by one record. Returns what the engine needs to arm timers; replay ignores it."""
@@ -92,6 +94,7 @@ class State:
         self.meta.zone_version = f["zone_version"]
         self.meta.at_us = max(self.meta.at_us, f["wall"])
         self.meta.tokens = 0
+        self.trail.started(self.meta.seq + 1, f["generation"])
 
     def _spec(self, f: dict[str, Any]) -> None:
         self.add_spec(f["id"], f["wire"])
@@ -129,6 +132,7 @@ class State:
     def _put(self, f: dict[str, Any]) -> NDArray[np.uint32]:
         before = self.jobs.find(list(f["name"]), f["key"])
         old = self._shown(before)
+        self.trail.put(self.meta.seq + 1, (before == NO_SPEC) | (old["state"] == JobState.DELETED))
         payloads = self._other_payloads(before, f["payload"])
         rows = self.jobs.put(f["name"], f["key"], f["payload"], f["spec"], f["param"], f["next"], f["cursor"], f["state"], f["at"])
         self._note(rows, f["note"])
@@ -269,6 +273,7 @@ class State:
             if len(fields):
                 ahead = fields["nominal_us"] > self.jobs.gather(np.ascontiguousarray(fields["job"]))["cursor_us"]
                 self.meta.blocked |= dict.fromkeys(zip(fields["job"][ahead].tolist(), fields["nominal_us"][ahead].tolist(), strict=True))
+        self.trail.fold(self.meta.seq + 1, self.meta.folded, self.runs.peek(FINISHED, f["count"]))
         self.runs.fold(f["count"])
         self.meta.folded += f["count"]
 
@@ -285,6 +290,8 @@ class State:
             self.pauses.pop(row, None)
         gone = set(f["job"].tolist())
         self.meta.blocked = {pair: None for pair in self.meta.blocked if pair[0] not in gone}
+        if gone:
+            self.trail.forget(self.meta.seq + 1, dict(zip(f["job"].tolist(), self.jobs.names(f["job"]), strict=True)))
         self.jobs.remove(f["job"])
 
     def _clock(self, f: dict[str, Any]) -> None:
@@ -349,6 +356,8 @@ class State:
         self.runs.mark(f["run"], TOLD)
 
     def _withdraw(self, f: dict[str, Any]) -> None:
+        if not f["count"].all():
+            self.trail.cut(self.meta.seq + 1)  # rows go and history has nothing of them
         self.runs.withdraw(f["run"], f["until"], f["count"])
 
     def _expire(self, f: dict[str, Any]) -> None:
@@ -360,6 +369,7 @@ class State:
 
     def _told(self, f: dict[str, Any]) -> None:
         del self.changes[: f["count"]]
+        self.trail.blocks += 1
 
     def _checkpoint(self, f: dict[str, Any]) -> None:
         self.checkpoints.update(zip(f["run"].tolist(), f["checkpoint"], strict=True))
@@ -432,6 +442,8 @@ def recover(journal: Journal) -> State:
         state = State.load(pieces)
         if state.meta.seq != position:
             raise CorruptJournalError(f"the snapshot is of record {state.meta.seq}, its place says {position}")
+        state.trail.cut(state.meta.seq)
+        state.trail.started(state.meta.seq, state.meta.generation)
     for seq, body in journal.replay(state.meta.seq):
         kind, fields = decode(body)
         state.apply(kind, fields)

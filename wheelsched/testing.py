@@ -13,19 +13,19 @@ run one after another inside `advance`, as one worker would run them; they take 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from . import history, protocol, reads, sessions
+from . import history, protocol, sessions
 from .client import BaseClient, Run
 from .engine import Engine
-from .errors import DeadlineExceededError, InternalError, InvalidArgumentError, NotFoundError, RunTimeout
-from .forecast import forecast_now
+from .errors import DeadlineExceededError, InternalError, InvalidArgumentError, RunTimeout
 from .inline import WORKER, Inline
 from .memory_journal import Batch, MemoryJournal
 from .model import MS, NEVER, US, Outcome, parse_duration, parse_instant, parse_job_name, to_datetime
-from .run_commands import parse_run_id
 from .state import recover
 from .tasks import ATTRIBUTE, Task, load_tasks
+from .testing_reads import LOOKED_UP, look_up
 from .turn import ClockBack, Effects, Incoming, Now, WorkerGone
 from .tzif import Zones
 from .verbs import WAIT_S_MAX, Verbs, call_seconds, outcome
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from types import ModuleType, TracebackType
     from typing import Self
 
-    from .live import Live
     from .session import Ask
+    from .views_events import EventPage
 
 __all__ = ["SimClient", "SimRun", "Simulator"]
 
@@ -96,6 +96,16 @@ class SimClient(BaseClient):
         while not run.final and self.sim.next_event(end):
             run = self.run(run_id)
         return run
+
+    def _event_page(self, ask: Ask[EventPage], wait_s: float) -> EventPage:
+        """Events, or none after so many virtual seconds."""
+        end = self.sim.now_us + round(wait_s * US)
+        self.sim.advance(0)
+        page: EventPage = self._do(ask, None)
+        while not page.events and self.sim.next_event(end):
+            ask.args["since"] = page.position
+            page = self._do(ask, None)
+        return page if page.events or not self.sim.idle else replace(page, last=True)
 
     def close(self) -> None:
         """Nothing to close."""
@@ -221,6 +231,11 @@ class Simulator:
     def _hello(self, conn: int, **fields: Any) -> None:
         self.call(conn, ("hello", {"version": protocol.VERSION, "name": "simulated", **fields}))
 
+    @property
+    def idle(self) -> bool:
+        """Is nothing left to happen?"""
+        return self._next_us() == NEVER
+
     def _next_us(self) -> int:
         mono = self._effects.wake_mono_us
         return min(self._effects.wake_wall_us, NEVER if mono == NEVER else self.now_us + mono - self._mono_us)
@@ -272,39 +287,10 @@ class Simulator:
 
     def ask(self, verb: str, args: dict[str, Any]) -> Any:
         """A client's question, answered at once. The errors of the server."""
-        found = self._look_up(verb, args)
-        return self.call(CLIENT, (verb, args)) if found is None else found
-
-    def _look_up(self, verb: str, args: dict[str, Any]) -> dict[str, Any] | None:
-        """What the server answers from state and history, not in a turn."""
-        state, running = self.engine.state, self.engine.running.see(self._inline.running())
-        if verb not in ("jobs", "dead", "stats", "runs", "run", "forecast"):
-            return None
+        if verb not in LOOKED_UP:
+            return self.call(CLIENT, (verb, args))
         self._step([])
-        if verb == "jobs":
-            return reads.jobs_page(self.engine, args)
-        if verb == "dead":
-            return reads.dead_page(state, args, running)
-        if verb == "forecast":
-            return forecast_now(self.engine, args, self.now_us)
-        if verb == "stats":
-            return reads.counts(self.engine) | {"now_us": self.now_us}
-        if verb == "runs":
-            after = args.get("after")
-            blocks = self.journal.history_blocks(after[0] if after is not None and after[0] >= 0 else 0)
-            return history.runs_page(state, blocks, args, running, min(args.get("limit") or PAGE_MAX, PAGE_MAX))
-        return self._run(parse_run_id(args.get("id")), running)
-
-    def _run(self, run_id: bytes, running: Live) -> dict[str, Any]:
-        row = self.engine.state.find_run(run_id)
-        if row is not None:
-            return reads.run(self.engine.state, row, running)
-        for _, data in history.of_runs(self.journal.history_blocks(reverse=True)):
-            block = history.Block(data)
-            found = block.find(run_id)
-            if found is not None:
-                return block.rows([found])[0]
-        raise NotFoundError(f"no run {run_id.hex()}")
+        return look_up(self.engine, self.journal, verb, args, self.now_us, self.engine.running.see(self._inline.running()))
 
     # What tests ask
 

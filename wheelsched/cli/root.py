@@ -18,6 +18,7 @@ VERBS = {
     "queue": ("queue:queue", "List, limit, pause, resume and purge queues."),
     "cron": ("cron:cron", "Explain and lint cron expressions, show their next times (offline)."),
     "forecast": ("forecast:forecast", "How many runs will start when: the coming peak, and who makes it."),
+    "events": ("events:events", "Follow changes of state: runs, jobs, queues, workers."),
     "status": ("status:status", "What the server is doing: lags, queues, workers, storage."),
     "health": ("status:health", "One line; exit 0 if all is well."),
     "admin": ("admin:admin", "Verify a data directory, export the history, hold and release all triggering, tzdiff."),
