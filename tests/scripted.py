@@ -13,6 +13,7 @@ import numpy as np
 from wheelsched import protocol
 from wheelsched.builtin import Allowed
 from wheelsched.connections import Connection
+from wheelsched.errors import WheelschedError
 from wheelsched.model import NEVER
 from wheelsched.pool import Pool
 
@@ -30,6 +31,8 @@ class Scripted:
         self.offset_us = offset_us
         self.worker = 0
         self.queue = []
+        self.silences = {}
+        self.refusing = None  # what heartbeats with a checkpoint are answered: an error, or "stale"
         self.seekers = []
         self.grants = []
         self.hello = None
@@ -47,10 +50,11 @@ class Scripted:
         self.executor = self.pool.spawn(self.worker)
         self.connection = Connection(self.worker, self.executor.sock, os.getuid(), frozenset(), trusted=True)
 
-    def give(self, task, *args, timeout_us=HOUR_US, beside=None, **kwargs):
+    def give(self, task, *args, timeout_us=HOUR_US, silence_us=NEVER, beside=None, **kwargs):
         """One run; its token."""
         token = self.next_token
         self.next_token += 1
+        self.silences[token] = silence_us
         self.queue.append((token, task, timeout_us, msgpack.packb([list(args), kwargs, *([beside] if beside else [])], datetime=True)))
         return token
 
@@ -61,7 +65,9 @@ class Scripted:
         rows, self.queue = self.queue[:credits_], self.queue[credits_:]
         self.grants.append(len(rows))
         tokens = np.array([r[0] for r in rows], np.int64)
-        self.pool.sent(self.worker, tokens, np.array([r[2] for r in rows], np.int64))
+        self.pool.sent(
+            self.worker, tokens, np.array([r[2] for r in rows], np.int64), np.array([self.silences[r[0]] for r in rows], np.int64)
+        )
         specs = sorted({(r[1], r[2]) for r in rows})
         n = len(rows)
         return {
@@ -71,7 +77,7 @@ class Scripted:
             "specs": [{"task": name, "timeout_us": timeout, "queue": "default"} for name, timeout in specs],
             "job": b"default/job" * n, "job_end": (11 * np.arange(1, n + 1)).astype(np.uint32).tobytes(),
             "payload": b"".join(r[3] for r in rows), "payload_end": np.cumsum([len(r[3]) for r in rows]).astype(np.uint32).tobytes(),
-            "last_result": [[0, msgpack.packb({"seen": 7})]], "checkpoint": [], "lease_us": 10_000_000,
+            "last_result": [[0, msgpack.packb({"seen": 7})]], "checkpoint": [[0, msgpack.packb({"page": 6})]], "lease_us": 10_000_000,
         }
 
     def _answer(self, request):
@@ -81,7 +87,9 @@ class Scripted:
             return {"version": 1, "clock_offset_us": self.offset_us, "worker": self.worker, "lease_us": 1, "heartbeat_us": 1}
         if request.verb == "heartbeat":
             self.heartbeats.append(args)
-            return {"cancel": [], "stale": []}
+            if args["checkpoint"] and isinstance(self.refusing, Exception):
+                raise self.refusing
+            return {"cancel": [], "stale": [0] if args["checkpoint"] and self.refusing else []}
         assert request.verb == "finish", request
         tokens, outcomes = np.frombuffer(args["token"], np.int64), args["outcome"]
         start, end = np.frombuffer(args["started_us"], np.int64), np.frombuffer(args["ended_us"], np.int64)
@@ -123,7 +131,10 @@ class Scripted:
             if request.verb == "lease":
                 self.seekers.append(request)
             else:
-                self.connection.send(protocol.encode_ok(request.id, self._answer(request)))
+                try:
+                    self.connection.send(protocol.encode_ok(request.id, self._answer(request)))
+                except WheelschedError as e:
+                    self.connection.send(protocol.encode_error(request.id, e))
         while self.seekers and (self.queue or self.stopping):
             request = self.seekers.pop(0)
             reply = self._grant(request.args["credits"]) if self.queue else {"n": 0, "stop": True}

@@ -94,7 +94,7 @@ def test_a_dry_run_finds_what_a_real_one_finds(sim):
     ws.put("a/once", Call("t"), At("2026-01-02T00:00:00Z"))
     sim.advance("2d")
     bad = [
-        Job("a/once", Call("t"), At("2026-01-01T13:00:00Z")), Job("a/j", Call("t"), DAY), Job("default/a/../x", Call("t"), DAY, heartbeat_timeout="5s"),
+        Job("a/once", Call("t"), At("2026-01-01T13:00:00Z")), Job("a/j", Call("t"), DAY), Job("default/a/../x", Call("t"), DAY, calendar="nope"),
         Job("~t", Call("t"), DAY), Job("a/j", Call("t"), DAY),
     ]
     bad[3] = Job("a/ok", Call("t"), DAY)
@@ -107,7 +107,7 @@ def test_a_dry_run_finds_what_a_real_one_finds(sim):
     assert [row for row, _ in said[0]["jobs"]] == [0, 2, 4]
     texts = dict(said[0]["jobs"])
     assert "earlier instant" in texts[0]
-    assert "heartbeat_timeout" in texts[2]
+    assert "nope" in texts[2]
     assert "twice" in texts[4]
     assert set(shape(sim)) == {"a/once"}
 

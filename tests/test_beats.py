@@ -279,6 +279,85 @@ def test_lease_07(b):
     assert b.finish(held[1], conn=60) == [1]
 
 
+# Silence
+
+
+def silent(b, conn=50, **policies):
+    run = b.client.enqueue(CALL, heartbeat_timeout="30s", **policies)
+    got = b.call(conn, ("lease", {"queues": [], "credits": 10, "wait_us": 0}))
+    assert got["specs"][0]["heartbeat_timeout_us"] == 30_000_000
+    return run, [(got["id"], int.from_bytes(got["token"], "little"), 1)]
+
+
+def beats(b, leases, seconds, **more):
+    for _ in range(0, seconds, 3):
+        b.advance("3s")
+        answer = beat(b, leases, **more)
+    return answer
+
+
+def test_an_attempt_that_is_silent_for_too_long_is_ended_by_the_server(b):
+    run, lease = silent(b, retry=Retry(2, 0))
+    beats(b, lease, 60, started=0)
+    assert run.refresh().state == "leased", "it counts from the start of user code"
+    beats(b, lease, 60, progress=[(0, "")])
+    assert beats(b, lease, 30) == {"cancel": [], "stale": []}
+    assert run.refresh().state == "running"
+    told = b.now_us
+    assert beats(b, lease, 3) == {"cancel": [], "stale": [0]}, "30 s after its own last heartbeat, and 3 for a worker that ends it itself"
+    (first, *_) = run.refresh().attempts
+    assert (first.outcome, first.error.type) == ("timed_out", "wheelsched.TimedOut")
+    assert first.error.message == "timed out: no heartbeat for 30 s"
+    assert first.ended_at.timestamp() * 1e6 == told + 3_000_000
+    assert b.finish(lease, OK) == [2]
+    assert [s["outcome"] for s in run.refresh().stale] == ["succeeded"]
+    assert b.finish(b.lease(), OK) == [1]
+    assert b.engine.running.wake_us == 2**63 - 1
+
+
+def test_a_timer_of_its_own_ends_it(b):
+    run, lease = silent(b, retry=1)
+    beat(b, lease)
+    begun = b.now_us
+    b.engine.sessions[50].lease_until_us = 2**62
+    b.advance("1h")
+    assert run.refresh().state == "dead"
+    assert run.ended_at.timestamp() * 1e6 == begun + 33_000_000
+
+
+def test_what_has_ended_is_not_watched(b):
+    run, lease = silent(b)
+    beat(b, lease)
+    assert b.finish(lease, OK) == [1]
+    beats(b, [], 60)
+    assert run.refresh().state == "succeeded"
+
+
+def test_what_the_server_resolved_tells_the_limit(b):
+    b.hello(50, heartbeat_timeout_us=7_000_000)
+    job = b.put("j")
+    assert job.spec["heartbeat_timeout_us"] == 7_000_000
+    assert b.put("j", heartbeat_timeout="9s").spec["heartbeat_timeout_us"] == 9_000_000
+
+
+def test_the_simulator_ends_what_is_silent():
+    def work(seconds):
+        for _ in range(5):
+            sim.advance("20s")
+            current_run().heartbeat("on")
+        sim.advance(seconds)
+
+    with Simulator("2026-03-02T00:00:00Z", tasks={"work": work}) as sim:
+        quick = sim.client.enqueue(Call("work", 29), heartbeat_timeout="30s", retry=1)
+        sim.advance("5m")
+        slow = sim.client.enqueue(Call("work", 31), heartbeat_timeout="30s", retry=1)
+        sim.advance("5m")
+        assert quick.refresh().state == "succeeded"
+        assert (slow.refresh().state, slow.attempts[0].outcome) == ("dead", "timed_out")
+        assert slow.error.message == "timed out: no heartbeat for 30 s"
+        assert (slow.ended_at - slow.started_at).total_seconds() == 130
+
+
 # What user code sees
 
 

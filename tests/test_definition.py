@@ -6,14 +6,13 @@ import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import msgpack
 import pytest
 from hypothesis import given as examples
 from hypothesis import strategies as st
 
 import wheelsched
 from wheelsched.checks import CHECKS, check_instant, check_param_us
-from wheelsched.definition import POLICIES, UNIMPLEMENTED, check_announced, check_given, given_from_api, resolve
+from wheelsched.definition import POLICIES, check_announced, check_given, given_from_api, resolve
 from wheelsched.errors import InvalidArgumentError, ScheduleError, UnimplementedError, WheelschedError
 from wheelsched.model import ATTEMPTS_MAX, HOOKS, INSTANT_MAX_US, KEY_MAX, NEVER, OVERLAPS, US, Call, Catchup, Overlap, Retry
 from wheelsched.schedule import At, Cron, Every, Manual
@@ -190,16 +189,20 @@ def test_a_policy_for_recurring_jobs_is_refused_by_enqueue():
             check_given({k: v for k, v in asked_of(EVERY, **{name: value}).items() if k != "schedule"})
 
 
-LATER = {"heartbeat_timeout": {"heartbeat_timeout": "1m"}}
+def test_heartbeat_timeout_is_a_policy_of_the_decorator_too():
+    assert resolve(check_given(asked(heartbeat_timeout="1m")), None)["heartbeat_timeout_us"] == 60_000_000
+    announced = check_announced({"heartbeat_timeout_us": 5_000_000})
+    assert resolve(check_given(asked()), announced)["heartbeat_timeout_us"] == 5_000_000
+    assert resolve(check_given(asked(heartbeat_timeout="1m")), announced)["heartbeat_timeout_us"] == 60_000_000
+    assert "heartbeat_timeout_us" not in resolve(check_given(asked()), None)
+    given, _ = given_from_api(CALL.with_options({"heartbeat_timeout": "2s"}), None, {})
+    assert given["heartbeat_timeout_us"] == 2_000_000
 
 
-@pytest.mark.parametrize("name", sorted(UNIMPLEMENTED))
-def test_what_comes_later_is_sent_and_refused_by_name(name):
-    given = asked(**LATER[name])
-    msgpack.packb(given)
-    with pytest.raises(UnimplementedError, match=name) as caught:
-        check_given(given)
-    assert caught.value.detail["policy"] == name
+@pytest.mark.parametrize("task", ["command", "http"])
+def test_what_has_no_heartbeats_is_told_to_take_a_timeout(task):
+    with pytest.raises(InvalidArgumentError, match=f"{task} has no heartbeats; give a timeout"):
+        given_from_api(Call(task), None, {"heartbeat_timeout": "1m"})
 
 
 def test_every_overlap_is_carried_out():
@@ -481,4 +484,4 @@ def test_a_schedule_error_stays_one():
 def test_the_specification_of_the_wire_lists_the_keys():
     text = Path(wheelsched.__file__).with_name("protocol.py").read_text(encoding="utf-8")
     listed = re.search(r"and only that: \{(.*?)\}", text, re.DOTALL)
-    assert set(re.findall(r"\w+", listed.group(1))) == {*CHECKS} - {"heartbeat_timeout_us"}
+    assert set(re.findall(r"\w+", listed.group(1))) == {*CHECKS}

@@ -199,11 +199,6 @@ def test_put_many_is_atomic(b):
     assert len(list(b.client.jobs())) == 2
 
 
-def test_what_is_not_done_yet_is_refused_by_name(b):
-    with pytest.raises(UnimplementedError, match="heartbeat_timeout"):
-        b.put(heartbeat_timeout="5s")
-
-
 def test_next_and_get(b):
     b.put(schedule=Cron("*/20 * * * *"))
     assert b.client.next("j", 3) == [at("2026-03-02T00:20"), at("2026-03-02T00:40"), at("2026-03-02T01:00")]

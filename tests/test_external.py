@@ -88,6 +88,15 @@ def test_a_timeout_is_enforced(world):
         assert ws.enqueue(Call("t.add", 1)).result(timeout=30) == 2
 
 
+def test_a_hung_task_is_ended_by_the_heartbeat_timeout_of_its_decorator(world):
+    with Client(world.socket) as ws:
+        assert ws.enqueue(Call("t.add", 2, b=3)).result(timeout=30) == 5, "so that the worker has announced its tasks"
+        run = ws.enqueue(Call("t.hangs"))
+        wait_for(lambda: run.refresh().state == "dead", "the end of the run")
+        assert [a.outcome for a in run.attempts] == ["timed_out"]
+        assert "timed out: no heartbeat for 0.5 s: worker" in run.error.message
+
+
 def test_a_cancel_reaches_the_run(world, tmp_path):
     note = tmp_path / "note"
     with Client(world.socket) as ws:

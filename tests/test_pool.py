@@ -203,7 +203,7 @@ def test_nothing_held_means_no_wake(end):
     end.until(end.pool.running, "the start")
     end.pool.poll(time.monotonic_ns() // 1_000)
     left = end.pool.wake_at_mono_us() - time.monotonic_ns() // 1_000
-    assert HOUR_US - 60_000_000 < left <= HOUR_US
+    assert 0 < left <= 3_000_000, "its timeout is far, but it is looked at whether it is stopped"
     end.finish(token)
     end.until(lambda: end.pool.wake_at_mono_us() == NEVER, "quiet")
 
@@ -360,8 +360,8 @@ def test_what_is_held_is_kept_account_of(end):
     assert hold.least_waiting(0) == 2_000_000
     assert hold.least_waiting(FIRST + 4) == 6_000_000
     assert hold.least_waiting(FIRST + 8) == NEVER
-    assert hold.timeout_of(FIRST + 2) == 4_000_000
-    assert hold.timeout_of(FIRST + 7, FIRST + 5) == 7_000_000
+    assert hold.limits_of(FIRST + 2) == (4_000_000, NEVER)
+    assert hold.limits_of(FIRST + 7, FIRST + 5)[0] == 7_000_000
     end.pool.finished(1, tokens[[0, 1, 2, 3, 5]])
     assert len(hold.held) == 2
     end.pool.finished(1, tokens[[4]])

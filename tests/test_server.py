@@ -13,7 +13,7 @@ import pytest
 from serving import answer, wait_for, ws_job
 
 from wheelsched import At, Call, Every, Manual
-from wheelsched.errors import FailedPreconditionError, UnimplementedError
+from wheelsched.errors import FailedPreconditionError
 from wheelsched.protocol import FRAME_MAX, encode_request
 
 
@@ -217,11 +217,13 @@ def test_bad_frames_of_a_worker_are_refused(serving):
     assert answer(sock)[2] == {"verdict": b"\x02"}, "a completion of nothing is stale"
 
 
-def test_what_is_not_done_yet_is_refused_by_name(serving):
-    ws = serving(workers=0).client()
-    with pytest.raises(UnimplementedError, match="heartbeat_timeout"):
-        ws.put("a", Call("t"), Every("1m"), heartbeat_timeout="5s")
-    assert list(ws.jobs()) == []
+def test_a_hung_task_of_the_pool_is_ended_by_its_heartbeat_timeout(serving):
+    ws = serving(workers=1).client()
+    run = ws.enqueue(Call("t.sleep", 1000), heartbeat_timeout="500ms", retry=1)
+    wait_for(lambda: run.refresh().state == "dead")
+    assert [a.outcome for a in run.attempts] == ["timed_out"]
+    assert "timed out: no heartbeat for 0.5 s: worker" in run.error.message
+    assert ws.enqueue(Call("t.echo", 1)).result(timeout=30) == 1
 
 
 def test_a_client_that_never_finishes_its_frame_harms_nobody(serving):

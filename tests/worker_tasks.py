@@ -1,5 +1,6 @@
 """Tasks for the executors of the tests."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -153,4 +154,41 @@ def batch_polite(runs):
 @task("t.batch_slow", batch=True)
 def batch_slow(runs):
     time.sleep(0.8)
+    return [None] * len(runs)
+
+
+@task("t.checkpoint")
+def checkpoint(value):
+    run = current_run()
+    before = run.checkpoint
+    run.heartbeat("kept", checkpoint=value)
+    return [before, run.checkpoint]
+
+
+@task("t.beating")
+def beating(beats, silent):
+    """Call heartbeat() ten times a second, `beats` times; then be silent for so many seconds."""
+    for _ in range(beats):
+        current_run().heartbeat()
+        time.sleep(0.1)
+    end = time.monotonic() + silent
+    while time.monotonic() < end and not current_run().cancelled:
+        time.sleep(0.01)
+
+
+@task("t.hangs", heartbeat_timeout="500ms", retry=1)
+def hangs():
+    time.sleep(1000)
+
+
+@task("t.waits")
+async def waits(seconds):
+    await asyncio.sleep(seconds)
+
+
+@task("t.batch_beating", batch=True)
+def batch_beating(runs):
+    for n in range(20):
+        runs[n % len(runs)].heartbeat()
+        time.sleep(0.1)
     return [None] * len(runs)

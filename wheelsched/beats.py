@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
 import numpy as np
 
 from . import protocol
 from .arguments import column
+from .endings import end_attempts
 from .errors import InvalidArgumentError
 from .live import Beat
-from .model import CHECKPOINT_MAX, NEVER, PROGRESS_MAX
+from .model import CHECKPOINT_MAX, KILL_GRACE_US, NEVER, PROGRESS_MAX, US, Outcome
 from .records import Blobs
 from .sessions import session_of
 
 if TYPE_CHECKING:
     from .engine import Engine
     from .turn import Incoming
+
+SLACK_US: Final = 3 * KILL_GRACE_US
 
 
 def heartbeat(engine: Engine, cmd: Incoming) -> bytes:
@@ -42,24 +45,56 @@ def heartbeat(engine: Engine, cmd: Incoming) -> bytes:
     kept = [i for i in held.tolist() if i in checkpoints] if checkpoints else []
     if kept:
         engine.record("CHECKPOINT", {"at": engine.now.wall_us, "run": rows[kept], "checkpoint": Blobs([checkpoints[i] for i in kept])})
-    for i in held.tolist():
-        if started[i] or i in progress or i in checkpoints:
-            _keep(engine, int(token[i]), progress.get(i), own=i in progress or i in checkpoints)
+    limited = engine.specs.any_silence and session.kind == "external"  # the pool knows better about its own
+    limits = engine.specs.silence[fields["spec"]].tolist() if limited else [NEVER] * len(held)
+    for i, limit in zip(held.tolist(), limits, strict=True):
+        own = i in progress or i in checkpoints
+        if started[i] or own:
+            _keep(engine, int(token[i]), ids[16 * i : 16 * i + 16], progress.get(i), limit, own=own)
     asked = fields["flags"] & 1
     return protocol.encode_ok(cmd.request.id, {
         "cancel": held[asked > 0].tolist(), "stale": np.flatnonzero(verdict != 1).tolist(),
     })
 
 
-def _keep(engine: Engine, token: int, progress: str | None, *, own: bool) -> None:
-    """Keep what an attempt tells; an empty text leaves what it told before. `own`: its own code has called."""
-    beat = engine.running.beats.get(token)
+def _keep(engine: Engine, token: int, run_id: bytes, progress: str | None, limit_us: int, *, own: bool) -> None:
+    """Keep what an attempt tells; an empty text leaves what it told before. `own`: its own code has called. It may be silent for
+    `limit_us` and a little more, so that a worker that ends silent runs itself, as ours do, comes first.
+    """
+    live = engine.running
+    beat = live.beats.get(token)
+    fresh = beat is None
     if beat is None:
-        beat = engine.running.beats[token] = Beat()
+        beat = live.beats[token] = Beat(run_id)
+    if (fresh or own) and limit_us < NEVER:
+        beat.due_us = engine.now.mono_us + limit_us + SLACK_US
+        live.wake_us = min(live.wake_us, beat.due_us)
     if own:
         beat.at_us = engine.now.wall_us
     if progress:
         beat.progress = progress
+
+
+def end_silent(engine: Engine) -> None:
+    """End the attempts of external workers whose own code was silent for longer than their heartbeat_timeout; the workers are told
+    that they are stale.
+    """
+    live, now = engine.running, engine.now
+    if now.mono_us < live.wake_us:
+        return
+    over = {token: beat for token, beat in live.beats.items() if beat.due_us <= now.mono_us}
+    if over:
+        token = np.fromiter(over, np.int64, len(over))
+        rows, verdict = engine.state.runs.held(b"".join(beat.run_id for beat in over.values()), token)
+        assert (verdict == 1).all(), "what has ended is forgotten"
+        limits = engine.specs.silence[engine.state.runs.gather(rows)["spec"]].tolist()
+        results = {
+            i: msgpack.packb({"type": "wheelsched.TimedOut", "message": f"timed out: no heartbeat for {limit / US:g} s", "traceback": ""})
+            for i, limit in enumerate(limits)
+        }
+        outcome, zero = np.full(len(rows), Outcome.TIMED_OUT, np.uint8), np.zeros(len(rows), np.int64)
+        end_attempts(engine, rows, outcome, zero, zero + now.wall_us, results)
+    live.wake_us = min((beat.due_us for beat in live.beats.values()), default=NEVER)
 
 
 def _sparse(args: dict[str, Any], name: str, n: int, kind: type[str | bytes], limit: int) -> dict[int, Any]:

@@ -158,7 +158,7 @@ def _serve(config: Config) -> int:
     engine = _take_over(state, config, clock, boot)
     pool = Pool(
         workers_dir=_workers_dir(config), modules=config.tasks, generation=state.meta.generation, boot_id=boot,
-        allowed=allowed, mode=config.mode, concurrency=config.concurrency,
+        allowed=allowed, mode=config.mode, concurrency=config.concurrency, lease_us=config.lease_us,
     )
     keeper = Keeper(journal, state, config)
     server = Server(config, keeper, engine, pool, listener, clock, grants)

@@ -286,6 +286,8 @@ def check_together(given: Mapping[str, Any]) -> None:
     start_us, end_us = given.get("start_us"), given.get("end_us")
     if start_us is not None and end_us is not None and end_us <= start_us:
         raise InvalidArgumentError("end: it must be later than start")
+    if given.get("heartbeat_timeout_us") is not None and given.get("task") in ("command", "http"):
+        raise InvalidArgumentError(f"heartbeat_timeout: {given['task']} has no heartbeats; give a timeout", policy="heartbeat_timeout")
     schedule, jitter = given.get("schedule") or {}, given.get("jitter") or {}
     kind = schedule.get("kind")
     if kind == "manual":

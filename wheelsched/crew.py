@@ -53,7 +53,7 @@ class CrewWork(Work):
         """As for Batch."""
         place = self.places.get(row)
         if place is not None:  # else the run is over, and whoever tells of it has outlived it
-            place.runner.wire.heartbeat(place.runner, self, row, text, checkpoint)
+            place.runner.heartbeat(self, row, text, checkpoint)
 
 
 class Place:

@@ -2,8 +2,8 @@
 
 `given` holds what the user asked for and nothing else. It is made by `given_from_api` in a client, checked again by
 `check_given` in the server, and filled up by `resolve`: argument > decorator (as sent with the call) > decorator (as
-announced by a worker) > house default. Policies that this version doesn't carry out are sent all the same and refused
-by the server, so that an older server never ignores what a newer client asks for.
+announced by a worker) > house default. What a server doesn't know it refuses, so that an older one never ignores what a
+newer client asks for.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import difflib
 from typing import TYPE_CHECKING, Any, Final
 
 from .checks import CHECKS, check_instant, check_together, check_union_size, fields
-from .errors import InvalidArgumentError, ScheduleError, UnimplementedError
+from .errors import InvalidArgumentError, ScheduleError
 from .model import HOOKS, NEVER, US, Catchup, Overlap, Retry, parse_duration, parse_instant
 
 if TYPE_CHECKING:
@@ -22,21 +22,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "POLICIES",
-    "UNIMPLEMENTED",
     "check_announced",
     "check_given",
     "given_from_api",
-    "refuse_unimplemented",
     "resolve",
 ]
-
-# What the server refuses for now, by the name a user knows it by.
-UNIMPLEMENTED: Final = frozenset({"heartbeat_timeout"})
 
 _RECURRING: Final = (
     "overlap", "catchup", "start_us", "end_us", "max_runs", "jitter", "calendar", "pause_after", "late_after_us", "on_missed",
 )
-_WHEN_SET: Final = ("jitter", "calendar", "pause_after", "late_after_us", "on_missed", *HOOKS)  # in a spec only then
+_WHEN_SET: Final = (  # in a spec only then
+    "jitter", "calendar", "pause_after", "late_after_us", "on_missed", *HOOKS, "heartbeat_timeout_us",
+)
 _NO_JITTER: Final = ({"us": 0}, {"percent": 0.0})
 _PUT_ONLY: Final = ("note", "paused", "version")
 
@@ -123,7 +120,7 @@ POLICIES: Final[dict[str, tuple[str, Callable[[Any, str], Any]]]] = {
     "on_dead": ("on_dead", _same),
 }
 _API_NAMES: Final = {key: name for name, (key, _) in POLICIES.items()}
-_OPTIONS: Final = ("queue", "timeout", "retry", "priority")  # what a decorator may give
+_OPTIONS: Final = ("queue", "timeout", "heartbeat_timeout", "retry", "priority")  # what a decorator may give
 _OPTION_KEYS: Final = tuple(POLICIES[name][0] for name in _OPTIONS)
 
 
@@ -193,7 +190,7 @@ def _refuse_recurring(given: Mapping[str, Any]) -> None:
 def check_given(given: Any) -> dict[str, Any]:
     """A checked canonical copy of a `given` from the wire without nil values; one without `schedule` is an enqueue's.
 
-    InvalidArgumentError for unknown keys, wrong types and ranges; UnimplementedError for what this version doesn't do.
+    InvalidArgumentError for unknown keys, wrong types and ranges.
     """
     if not isinstance(given, dict):
         raise InvalidArgumentError(f"given: a map is wanted, not {type(given).__name__}")
@@ -208,19 +205,13 @@ def check_given(given: Any) -> dict[str, Any]:
         raise InvalidArgumentError("given: the task is missing")
     _refuse_recurring(out)
     check_together(out)
-    refuse_unimplemented(out)
     return out
 
 
-def refuse_unimplemented(given: Mapping[str, Any]) -> None:
-    """UnimplementedError naming the first policy of a checked `given` that this version doesn't carry out."""
-    for name in (_API_NAMES.get(key, key) for key in given):
-        if name in UNIMPLEMENTED:
-            raise UnimplementedError(f"{name}: this server doesn't know it yet; leave it out", policy=name)
-
-
 def check_announced(options: Any) -> dict[str, Any]:
-    """A checked copy of the options that a worker's hello announces for a task: queue, timeout_us, retry, priority."""
+    """A checked copy of the options that a worker's hello announces for a task: queue, timeout_us,
+    heartbeat_timeout_us, retry, priority.
+    """
     got = fields(options, "task options", _OPTION_KEYS)
     return {key: CHECKS[key](value, _API_NAMES[key]) for key, value in got.items() if value is not None}
 
@@ -231,8 +222,8 @@ def resolve(given: Mapping[str, Any], announced: Mapping[str, Any] | None) -> di
     Keys: task, schedule ({"kind": "at"} for an enqueue), queue, priority, timeout_us, retry {attempts, backoff_us,
     factor, cap_us, not_on}, overlap {policy, max}, catchup {policy, window_us, max}, start_us, end_us, max_runs,
     expires_after_us, concurrency_key. None: no such bound. Only when they were given: jitter {us} or {percent},
-    calendar [names], pause_after, late_after_us, on_missed, on_success, on_failure, on_dead (full job names); so
-    what was resolved before stays equal.
+    calendar [names], pause_after, late_after_us, on_missed, on_success, on_failure, on_dead (full job names),
+    heartbeat_timeout_us; so what was resolved before stays equal.
     """
     spec: dict[str, Any] = {"task": given["task"], "schedule": dict(given.get("schedule") or {"kind": "at"})}
     for key, house in _HOUSE.items():
@@ -244,6 +235,8 @@ def resolve(given: Mapping[str, Any], announced: Mapping[str, Any] | None) -> di
         spec[key] = _copied(value)
     for key in _WHEN_SET:
         value = given.get(key)
+        if value is None and announced is not None and key in _OPTION_KEYS:
+            value = announced.get(key)
         if value is not None and value not in _NO_JITTER:
             spec[key] = _copied(value)
     return spec

@@ -15,6 +15,7 @@ import numpy as np
 
 from . import (
     arguments,
+    beats,
     cancels,
     changes,
     commands,
@@ -216,7 +217,7 @@ class Engine:
         meta = self.state
         if meta.replies or meta.keys or meta.changes or meta.runs.list_len(1):
             wakes.append(self._housekeeping_us)
-        wakes.append(self.limits.wake_us)
+        wakes += [self.limits.wake_us, self.running.wake_us]
         effects.wake_mono_us = min(wakes)
         effects.again |= effects.wake_mono_us <= self.now.mono_us
         return effects
@@ -361,6 +362,7 @@ class Engine:
                 self.record("WAKE", {"at": self.now.wall_us, "run": rows})
                 self.effects.lags.append(("queued", self.state.runs.gather(rows)["due_us"]))
         workers.expire_leases(self)
+        beats.end_silent(self)
         run_commands.expire_waiters(self)
 
     def _without_waiting(self, rows: NDArray[np.uint32]) -> NDArray[np.uint32]:

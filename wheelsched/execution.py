@@ -59,7 +59,7 @@ class Work(Batch):
 
     def heartbeat(self, row: int, text: str, checkpoint: bytes | None) -> None:
         """As for Batch."""
-        self._runner.wire.heartbeat(self._runner, self, row, text, checkpoint)
+        self._runner.heartbeat(self, row, text, checkpoint)
 
 
 class Entered(NamedTuple):
@@ -391,6 +391,18 @@ class Runner:
         work.outcome[row] = Outcome.FAILED
         work.results[row] = error_result(error, trace.tb_next if trace is not None else None)  # without our own frame
 
+    def heartbeat(self, work: Work, row: int, text: str, checkpoint: bytes | None) -> None:
+        """User code of this row says that it goes on."""
+        self._beat(work.tokens[row])
+        self.wire.heartbeat(self, work, row, text, checkpoint)
+        self._beat(work.tokens[row])  # what it waited for is no silence
+
+    def _beat(self, token: int) -> None:
+        """Have the parent see when."""
+        words = self.words
+        if token == words[process.W_STARTED] or 0 < words[process.W_FIRST] <= token <= words[process.W_STARTED]:
+            words[process.W_BEAT_NS] = time.monotonic_ns()
+
     def told_to_end(self, token: int, *, asking: bool = False) -> bool:
         """Was this token's run told to end? With `asking` it is user code that asks, and then knows."""
         words = self.words
@@ -400,6 +412,11 @@ class Runner:
         if hit and asking:
             self.asked = token
         return hit
+
+    def _timed_out(self, work: Work, row: int) -> str:
+        silent_us = self.words[process.W_SILENT_US] if self.told_to_end(work.tokens[row]) else 0
+        timeout_us = work.specs[work.spec_of[row]]["timeout_us"]
+        return f"timed out: no heartbeat for {silent_us / 1e6:g} s" if silent_us else f"timed out after {timeout_us / 1e6:g} s"
 
     def _settle(self, work: Work, start: int, end: int, took_ns: int) -> None:
         """After a run that was not over at once: its output, and whether it was told to end."""
@@ -423,5 +440,5 @@ class Runner:
             result = work.results.setdefault(row, {})
             result.pop("value", None)
             result.setdefault("traceback", "")
-            result |= {"type": "wheelsched.TimedOut", "message": f"timed out after {work.specs[work.spec_of[row]]['timeout_us'] / 1e6:g} s"}
+            result |= {"type": "wheelsched.TimedOut", "message": self._timed_out(work, row)}
             work.results[row] = result

@@ -38,12 +38,13 @@ class Exited:
 class Place:
     """Where an executor shows one run (or one call of a batch handler) that is in user code, and how far its ending has come."""
 
-    __slots__ = ("ending", "next_step_us", "step", "why", "words")
+    __slots__ = ("ending", "next_step_us", "silent_us", "step", "why", "words")
 
     def __init__(self, words: memoryview) -> None:
         self.words = words
         self.ending = 0  # the token whose run is being ended
         self.why = 0
+        self.silent_us = 0  # the heartbeat_timeout that is the reason
         self.step = 0  # 0 told, 1 SIGTERM sent, 2 SIGKILL sent
         self.next_step_us = NEVER
 
@@ -52,6 +53,10 @@ class Place:
         words = self.words
         token = words[process.W_STARTED]  # the token first: see execution.Runner.execute
         return token, -(-words[process.W_MONO_NS] // 1_000)
+
+    def beat_us(self, since_us: int) -> int:
+        """When user code that was entered at `since_us` last said that it goes on; when it was entered, if it never did."""
+        return max(since_us, -(-self.words[process.W_BEAT_NS] // 1_000))
 
 
 class Executor:
@@ -65,11 +70,14 @@ class Executor:
         self.start_at_us = start_at_us  # monotonic; NEVER once it is started
         self.proc: subprocess.Popen[bytes] | None = None
         self.pidfd = -1
-        self.held: deque[list[Any]] = deque()  # [tokens, timeouts, how many are open]; tokens rise
+        self.held: deque[list[Any]] = deque()  # [tokens, limits, how many are open]; tokens rise; limits as in Pool.sent
         self.finished_any = False
         self.wake_us = start_at_us
         self.places = [Place(words) for words in file.places]
         self.ended = False  # as a whole, by a signal, because a run in it would not end
+        self.looked_us = 0  # when it was last seen whether it is stopped
+        self.stopped_us = 0  # since when it is
+        self.because = ""  # why it was ended otherwise
         self.cancels: set[int] = set()
         self.kills: set[int] = set()  # of these, the ones that are not told first
 
@@ -88,25 +96,27 @@ class Executor:
         """The token entered last: of what is held, those above it were not entered."""
         return int(self.file.words[process.W_STARTED])
 
-    def timeout_of(self, token: int, first: int = 0) -> int:
-        """Timeout in µs of what was entered with this token: of a batch handler, whose first is `first`, the smallest. NEVER when
-        it isn't held.
+    def limits_of(self, token: int, first: int = 0) -> tuple[int, int]:
+        """(timeout, heartbeat_timeout) in µs of what was entered with this token: of a batch handler, whose first is `first`, the
+        smallest. NEVER when it isn't held, and for no limit.
         """
         first = first or token
-        least = NEVER
-        for tokens, timeouts, _ in self.held:
+        least = [NEVER, NEVER]
+        for tokens, limits, _ in self.held:
             if tokens[-1] >= first and tokens[0] <= token:
                 low, high = np.searchsorted(tokens, first), np.searchsorted(tokens, token, "right")
                 if low < high:
-                    least = min(least, int(timeouts[low:high].min()))
-        return least
+                    for i, column in enumerate(limits):
+                        least[i] = min(least[i], int(column[low:high].min()))
+        return least[0], least[1]
 
     def least_waiting(self, token: int) -> int:
-        """The smallest timeout of what is held and not entered; NEVER for nothing."""
+        """The smallest limit of what is held and not entered; NEVER for nothing."""
         least = NEVER
-        for tokens, timeouts, _ in self.held:
+        for tokens, limits, _ in self.held:
             if tokens[-1] > token:
-                least = min(least, int(timeouts[np.searchsorted(tokens, token, "right") :].min()))
+                at = np.searchsorted(tokens, token, "right")
+                least = min(least, *(int(column[at:].min()) for column in limits))
         return least
 
 

@@ -322,6 +322,7 @@ class Supervisor:
         result = reply.result
         if sent.verb == "hello":
             slot.hello = result
+            self.pool.lease_us = int(result["lease_us"])
             slot.beat_us = sent.at_us + int(result["heartbeat_us"])
             slot.trust_us = sent.at_us + _trust_us(result)
             if slot.greeting and slot.down.open:
@@ -355,8 +356,12 @@ class Supervisor:
             for i in range(0, len(rows), FINISH_ROWS_MAX):
                 self._finish(slot, rows[i : i + FINISH_ROWS_MAX], {})
             return
-        timeouts = np.array([s["timeout_us"] for s in result["specs"]], np.int64)[np.frombuffer(result["spec"], np.uint32)]
-        self.pool.sent(slot.executor.worker, tokens, timeouts)
+        spec = np.frombuffer(result["spec"], np.uint32)
+        timeouts = np.array([s["timeout_us"] for s in result["specs"]], np.int64)[spec]
+        silences = None
+        if any("heartbeat_timeout_us" in s for s in result["specs"]):
+            silences = np.array([s.get("heartbeat_timeout_us", NEVER) for s in result["specs"]], np.int64)[spec]
+        self.pool.sent(slot.executor.worker, tokens, timeouts, silences)
         for i, token in enumerate(tokens.tolist()):
             slot.held[token] = result["id"][16 * i : 16 * i + 16]
         slot.down.send(protocol.encode_ok(sent.id, result))

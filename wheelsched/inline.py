@@ -8,7 +8,7 @@ from traceback import format_exception
 from typing import TYPE_CHECKING, Any, Final
 
 from . import protocol
-from .model import ERROR_TEXT_MAX, KILL_GRACE_US, NEVER, Outcome
+from .model import ERROR_TEXT_MAX, KILL_GRACE_US, NEVER, US, Outcome
 from .tasks import Batch, NotRetried, Task, check_kept, current_run, enter_run
 
 if TYPE_CHECKING:
@@ -31,6 +31,17 @@ class Held:
     outcome: Outcome = Outcome.TIMED_OUT  # of a run that is ended at its limit
     lost: bool = False  # the server crashed meanwhile
     cancelled: bool = False
+    silence_us: int = NEVER  # heartbeat_timeout
+    beat_us: int = 0  # monotonic; its own last heartbeat, or its start
+
+    def end_us(self) -> int:
+        """Monotonic instant at which it is ended."""
+        return min(self.limit_us, self.beat_us + self.silence_us)
+
+    def why(self) -> str:
+        """Why it is ended, when it is."""
+        silent = not self.cancelled and self.beat_us + self.silence_us < self.limit_us
+        return f"timed out: no heartbeat for {self.silence_us / US:g} s" if silent else "the simulator ended it"
 
 
 class Simulated(Batch):
@@ -40,7 +51,8 @@ class Simulated(Batch):
         super().__init__(reply)
         self._sim = sim
         self._started_us = sim.now_us
-        self.held = Held(self.tokens[0], sim.mono_us + self.specs[0]["timeout_us"])
+        silence_us = self.specs[0].get("heartbeat_timeout_us", NEVER)
+        self.held = Held(self.tokens[0], sim.mono_us + self.specs[0]["timeout_us"], silence_us=silence_us, beat_us=sim.mono_us)
 
     def started_us(self, _row: int) -> int:
         """When it was entered."""
@@ -52,6 +64,7 @@ class Simulated(Batch):
 
     def heartbeat(self, _row: int, text: str, checkpoint: bytes | None) -> None:
         """Tell the engine."""
+        self.held.beat_us = self._sim.mono_us
         answer = self._sim.call(WORKER, ("heartbeat", {
             "id": self.ids, "token": self.token_column, "started": b"\1", "progress": [[0, text]],
             "checkpoint": [] if checkpoint is None else [[0, checkpoint]],
@@ -79,11 +92,11 @@ class Inline:
 
     def limit_us(self) -> int:
         """Wall instant at which the run that is executed is ended."""
-        return NEVER if self._held is None else self._sim.now_us + max(0, self._held.limit_us - self._sim.mono_us)
+        return NEVER if self._held is None else self._sim.now_us + max(0, self._held.end_us() - self._sim.mono_us)
 
     def check(self) -> None:
         """Called from within a task: end it when its time is over."""
-        if self._held is not None and not self._held.lost and self._sim.mono_us >= self._held.limit_us:
+        if self._held is not None and not self._held.lost and self._sim.mono_us >= self._held.end_us():
             raise Ended
 
     def cancel(self, token: int, *, at_once: bool) -> None:
@@ -142,7 +155,7 @@ class Inline:
                 value = task.function(*args, **kwargs)
             return Outcome.SUCCEEDED, {} if value is None else {"value": protocol.encode_value(value)}
         except Ended:
-            return held.outcome, {"type": f"wheelsched.{held.outcome.name.lower()}", "message": "the simulator ended it"}
+            return held.outcome, {"type": f"wheelsched.{held.outcome.name.lower()}", "message": held.why()}
         except (Exception, SystemExit) as e:  # noqa: BLE001 - whatever user code raises fails this run, and only this run
             return Outcome.FAILED, error_map(e)
         finally:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .model import NEVER
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 class Beat:
     """What an attempt has told of itself by heartbeats; there is one as soon as user code was entered."""
 
+    run_id: bytes
+    due_us: int = NEVER  # monotonic; when it has been silent for too long
     at_us: int | None = None  # wall clock of its own last heartbeat
     progress: str | None = None
 
@@ -25,6 +29,7 @@ class Live(dict[int, int]):
     def __init__(self) -> None:
         super().__init__()
         self.beats: dict[int, Beat] = {}
+        self.wake_us = NEVER  # monotonic; not later than the first `due_us`
 
     def see(self, running: dict[int, int]) -> Live:
         """What the pool sees now."""

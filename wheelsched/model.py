@@ -64,7 +64,6 @@ TOMBSTONE_US: Final = 30 * 86_400 * US
 KEY_TTL_US: Final = 24 * 3_600 * US
 REQUEST_TTL_US: Final = 600 * US
 LEASE_US: Final = 10 * US
-HEARTBEAT_US: Final = 3 * US
 MODES: Final = ("process", "thread", "async")  # how an executor runs: one at a time, several in threads, several as coroutines
 KILL_GRACE_US: Final = 1 * US
 CLOCK_STEP_US: Final = 2 * US  # a step backward of more than this is a record

@@ -28,7 +28,7 @@ import numpy as np
 from . import process
 from .builtin import Allowed
 from .executors import Executor, Exited, Place, outcome_of
-from .model import KILL_GRACE_US, NEVER, US, Outcome
+from .model import KILL_GRACE_US, LEASE_US, NEVER, US, Outcome
 from .process import StartedFile
 from .worker import EXIT_IMPORT
 
@@ -55,6 +55,7 @@ class Pool:
     def __init__(
         self, *, workers_dir: str | os.PathLike[str], modules: Sequence[str] = (), allowed: Allowed | None = None,
         generation: int, boot_id: str, kill_grace_us: int = KILL_GRACE_US, mode: str = "process", concurrency: int = 1,
+        lease_us: int = LEASE_US,
     ) -> None:
         """`workers_dir` is made when it is missing. OSError when it can't be. `concurrency`: runs at a time in one executor, in
         threads (mode "thread") or coroutines ("async"); in mode "process" always one.
@@ -69,6 +70,7 @@ class Pool:
         self._generation = generation
         self._boot_id = boot_id
         self._grace_us = kill_grace_us
+        self.lease_us = lease_us
         self._deaths = 0  # in a row, of executors that had finished nothing
         self._by_pidfd: dict[int, Executor] = {}
         self._epoll = select.epoll()
@@ -127,12 +129,19 @@ class Pool:
 
     # What executors hold
 
-    def sent(self, worker: int, tokens: NDArray[np.int64], timeouts_us: NDArray[np.int64]) -> None:
-        """These runs, in token order, are about to be sent to the executor. Call before they are."""
+    def sent(self, worker: int, tokens: NDArray[np.int64], timeouts_us: NDArray[np.int64], silences_us: NDArray[np.int64] | None = None
+             ) -> None:
+        """These runs, in token order, are about to be sent to the executor. Call before they are. `silences_us`: each one's
+        heartbeat_timeout, NEVER for none.
+        """
         executor = self.executors.get(worker)
         if executor is not None and len(tokens):
-            executor.held.append([np.asarray(tokens, np.int64), np.asarray(timeouts_us, np.int64), len(tokens)])
-            self._rearm(executor, _mono_us())
+            now = _mono_us()
+            if not executor.held:
+                executor.looked_us, executor.stopped_us = now, 0
+            limits = [np.asarray(column, np.int64) for column in (timeouts_us, silences_us) if column is not None]
+            executor.held.append([np.asarray(tokens, np.int64), limits, len(tokens)])
+            self._rearm(executor, now)
 
     def finished(self, worker: int, tokens: NDArray[np.int64]) -> None:
         """The executor does not hold these any more."""
@@ -195,20 +204,40 @@ class Pool:
         return gone
 
     def _look(self, executor: Executor, now: int) -> None:
-        """Is a deadline over, a cancelled run entered, the next step due?"""
+        """Is a deadline over, a cancelled run entered, the next step due, the executor stopped?"""
         for place in executor.places:
             token, since = place.inside()
             if place.ending and (token != place.ending or not since):
                 self._let_be(executor, place)
             if not place.ending and since:
                 first = place.words[process.W_FIRST]
+                timeout, silence = executor.limits_of(token, first)
                 if token in executor.cancels and not first:  # one run's cancel ends no batch handler
                     self._end(executor, place, token, Outcome.CANCELLED, now)
-                elif now >= min(NEVER, since + executor.timeout_of(token, first)):
+                elif now >= min(NEVER, since + timeout):
                     self._end(executor, place, token, Outcome.TIMED_OUT, now)
+                elif now >= min(NEVER, place.beat_us(since) + silence):
+                    self._end(executor, place, token, Outcome.TIMED_OUT, now, silence)
             if place.ending and now >= place.next_step_us:
                 self._go_on(executor, place, now)
+        if executor.held and now >= executor.looked_us + self._look_us:
+            self._look_whether_stopped(executor, now)
         self._rearm(executor, now)
+
+    def _look_whether_stopped(self, executor: Executor, now: int) -> None:
+        """One that was stopped by a signal for about a lease is ended: it may hold runs that it never enters, which no timeout ends."""
+        executor.looked_us = now
+        if not process.stopped(executor.pid):
+            executor.stopped_us = 0
+        elif not executor.stopped_us:
+            executor.stopped_us = now
+        elif now - executor.stopped_us >= self.lease_us - self._look_us:
+            executor.because = ", because it had been stopped for about a lease"
+            process.signal_group(executor.pid, signal.SIGKILL)
+
+    @property
+    def _look_us(self) -> int:
+        return self.lease_us * 3 // 10
 
     def _rearm(self, executor: Executor, now: int) -> None:
         if executor.proc is None:
@@ -220,14 +249,18 @@ class Pool:
                 continue
             token, since = place.inside()
             if since:
-                wake = min(wake, since + executor.timeout_of(token, place.words[process.W_FIRST]))
-        if executor.held and not (alone and executor.places[0].ending):
-            wake = min(wake, now + executor.least_waiting(executor.started))
+                timeout, silence = executor.limits_of(token, place.words[process.W_FIRST])
+                wake = min(wake, since + timeout, place.beat_us(since) + silence)
+        if executor.held:
+            wake = min(wake, executor.looked_us + self._look_us)
+            if not (alone and executor.places[0].ending):
+                wake = min(wake, now + executor.least_waiting(executor.started))
         executor.wake_us = wake
 
-    def _end(self, executor: Executor, place: Place, token: int, why: int, now: int) -> None:
+    def _end(self, executor: Executor, place: Place, token: int, why: int, now: int, silent_us: int = 0) -> None:
         words = place.words
-        place.ending, place.why = token, why
+        place.ending, place.why, place.silent_us = token, why, silent_us
+        words[process.W_SILENT_US] = silent_us
         words[process.W_WHY] = why
         words[process.W_CANCEL] = token
         at_once = why == Outcome.CANCELLED and token in executor.kills
@@ -238,7 +271,7 @@ class Pool:
         """The run is over; what comes after it has nothing to do with it."""
         executor.cancels.discard(place.ending)
         executor.kills.discard(place.ending)
-        place.ending = place.why = place.step = 0
+        place.ending = place.why = place.step = place.silent_us = 0
         place.next_step_us = NEVER
 
     def _go_on(self, executor: Executor, place: Place, now: int) -> None:
@@ -267,13 +300,15 @@ class Pool:
         outcome = outcomes.get(started, Outcome.LOST)
         if status:  # one that was told to stop has not died
             self._deaths = 0 if executor.finished_any else self._deaths + 1
-        text = f"worker {executor.worker} (pid {proc.pid}) {_ended(status)}"
+        text = f"worker {executor.worker} (pid {proc.pid}) {_ended(status)}{executor.because}"
+        silent_us = max(place.silent_us for place in executor.places)
+        silence = f"no heartbeat for {silent_us / US:g} s: " if silent_us else ""
         if executor.file.text:
             text = f"{text}: {executor.file.text}"
         if executor.ended and len(executor.places) > 1:
-            text = f"{text}, with all that was in it: a run did not end when it was told to"
+            text = f"{silence}{text}, with all that was in it: a run did not end when it was told to"
         elif outcome == Outcome.TIMED_OUT:
-            text = f"timed out: {text}"
+            text = f"timed out: {silence}{text}"
         elif outcome == Outcome.CANCELLED:
             text = f"cancelled: {text}"
         self._forget(executor)

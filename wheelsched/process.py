@@ -48,9 +48,9 @@ _TEXT_AT: Final = 2_560  # byte offset of why the executor could not begin
 _PLACE_WORDS: Final = 32  # words of a place
 _PR_SET_PDEATHSIG: Final = 1
 
-# Words of the started file. Written by the parent: GRACE, CANCEL, WHY, SKIPS and the ring; by the executor: the others.
+# Words of the started file. Written by the parent: GRACE, CANCEL, WHY, SILENT, SKIPS and the ring; by the executor: the others.
 (W_MAGIC, W_VERSION, W_PID, W_PGID, W_BEGUN, W_GENERATION, W_WORKER, W_STARTED, W_MONO_NS, W_FIRST, W_CANCEL, W_WHY, W_SKIPS,
- W_COMMAND, W_COMMAND_PGID, W_COMMAND_BEGUN, W_MARK, W_GRACE_US) = range(18)
+ W_COMMAND, W_COMMAND_PGID, W_COMMAND_BEGUN, W_MARK, W_GRACE_US, W_BEAT_NS, W_SILENT_US) = range(20)
 W_PLACES: Final = 24  # how many places follow; 0: the file itself is the only one
 
 
@@ -126,6 +126,12 @@ def begun_ticks(pid: int, *, alive: bool = False) -> int:
     """Start time of a process in clock ticks since boot; 0 when there is none, or with `alive` only a zombie."""
     fields = _stat(pid)
     return 0 if fields is None or (alive and fields[0] in "ZX") else int(fields[19])
+
+
+def stopped(pid: int) -> bool:
+    """Was it stopped by a signal (SIGSTOP, SIGTSTP)?"""
+    fields = _stat(pid)
+    return fields is not None and fields[0] == "T"
 
 
 def _stat(pid: int) -> list[str] | None:

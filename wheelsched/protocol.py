@@ -105,8 +105,8 @@ answered as the first was and does nothing.
 
 `given` is what was asked for, and only that: {task, schedule, queue, priority, timeout_us, retry, overlap, catchup, start_us, end_us,
 max_runs, expires_after_us, concurrency_key, jitter, calendar, pause_after, late_after_us, on_missed, on_success, on_failure,
-on_dead}. The server adds what the task's decorator announced and then the house defaults; the answer's `spec` is the resolved form, in
-which those from jitter on stand only when given.
+on_dead, heartbeat_timeout_us}. The server adds what the task's decorator announced and then the house defaults; the answer's `spec` is
+the resolved form, in which those from jitter on stand only when given.
 
     schedule   {"kind": "cron", expr, tz, dst_gap, dst_overlap, day_or, seconds}, {"kind": "every", every_us}, {"kind": "every", every_us,
                "after_completion": true}, {"kind": "at"}, {"kind": "manual"} or {"kind": "union", "of": [{schedule, param_us}, ...]} with 2
@@ -119,6 +119,7 @@ which those from jitter on stand only when given.
     calendar   1 to 10 names of calendars; an occurrence that any of them blocks is skipped
     pause_after    1 to 255: the job is paused after so many dead runs one after another
     concurrency_key   text: at most `key_concurrency` (of the queue; 1) runs of one key are leased at once within their queue
+    heartbeat_timeout_us  an attempt whose own code sends no heartbeat for so long is ended as if by its timeout
     expires_after_us  a run that no worker has so long after its nominal time is cancelled, with the reason "expired"
     late_after_us  a run that has not started so long after its nominal time is marked late
     on_missed      full name of a job to trigger when occurrences were not run, or a run is late
@@ -151,8 +152,8 @@ Workers:
 
     lease      queues [names] (empty: all), credits (1…65536), wait_us -> n, and for n > 0:
                id (16 bytes a row), token (i64), attempt (u32), scheduled_us (i64), missed (u32), spec (u32: row of `specs`),
-               specs [{task, timeout_us, queue}], job (bin, names joined) with job_end (u32 column of ends), payload (bin, joined)
-               with payload_end (u32), last_result (sparse), checkpoint (sparse), lease_us
+               specs [{task, timeout_us, queue, heartbeat_timeout_us (when there is one)}], job (bin, names joined) with job_end
+               (u32 column of ends), payload (bin, joined) with payload_end (u32), last_result (sparse), checkpoint (sparse), lease_us
                Rows come in token order. n = 0: the wait is over, or with "stop": true, the server is stopping: ask no more on this
                connection. credits: the most rows of this answer, so no more than the worker has room for.
     finish     id, token (i64), outcome (u8), started_us (i64), ended_us (i64), result (sparse)
@@ -171,9 +172,12 @@ silent for longer than its lease holds nothing any more; on the same connection 
 tell it what is stale, and a lease request that it had open was answered with n = 0. A worker executes the rows of a batch in token
 order unless it has several executors.
 
-The life of a worker. It connects, says `hello` with version 1 and tasks {name: options} (options: {}, or queue, timeout_us, retry,
-priority, for those who enqueue the task without them), asks with `lease` for as many runs as it has room for, one request at a time,
-and executes them. From the moment it enters user code it measures `timeout_us` itself, and ends the run then (outcome 3).
+The life of a worker. It connects, says `hello` with version 1 and tasks {name: options} (options: {}, or queue, timeout_us,
+heartbeat_timeout_us, retry, priority, for those who enqueue the task without them), asks with `lease` for as many runs as it has room
+for, one request at a time, and executes them. From the moment it enters user code it measures `timeout_us` itself, and ends the run
+then (outcome 3). A run with heartbeat_timeout_us is ended so when its own code was silent for that long, counted from its start and
+from each heartbeat of its own. A worker that leaves this to the server tells `started` early: the server counts from the first row that
+says it and from each row with an entry in progress or checkpoint, ends the attempt 3 s after the limit, and answers `stale` from then on.
 Every `heartbeat_us`, idle or busy, it sends `heartbeat` with all runs that it holds: that renews its leases, which else end after
 `lease_us`. started is 1 for a run whose user code was entered; progress has only the texts that changed. A row of `cancel` shall be
 ended and reported with outcome 6 (it comes again in each answer until it is); the lease of a row of `stale` is lost: end it, what it

@@ -240,8 +240,8 @@ class Server:
         now = self.clock.now()
         while self.outbox and self.outbox[0][0] <= durable:
             _, effects = self.outbox.popleft()
-            for worker, tokens, timeouts in effects.granted:
-                self.pool.sent(worker, tokens, timeouts)
+            for granted in effects.granted:
+                self.pool.sent(*granted)
             for worker, tokens in effects.finished:
                 self.pool.finished(worker, tokens)
             for worker, token, at_once in effects.cancels:

@@ -28,7 +28,7 @@ _DTYPES: Final = {
     "kind": np.uint8, "a": np.int64, "overlap": np.uint8, "overlap_max": np.uint32, "start": np.int64, "end": np.int64,
     "max_runs": np.uint32, "timeout": np.int64, "skip_missed": np.bool_, "calendar": np.uint32, "jitter_us": np.int64,
     "jitter_share": np.float64, "pause_after": np.uint8, "late_after": np.int64, "quiet_from": np.int64, "quiet_until": np.int64,
-    "dates": np.bool_, "expires_after": np.int64, "hooked": np.bool_,
+    "dates": np.bool_, "expires_after": np.int64, "silence": np.int64, "hooked": np.bool_,
 }
 
 
@@ -53,6 +53,7 @@ class SpecTable:
     quiet_until: NDArray[np.int64]
     dates: NDArray[np.bool_]  # a union of instants alone
     expires_after: NDArray[np.int64]
+    silence: NDArray[np.int64]  # heartbeat_timeout; NEVER: none
     hooked: NDArray[np.bool_]  # how a run ends triggers another job
 
     def __init__(self, schedules: ScheduleTable, calendars: Calendars) -> None:
@@ -61,7 +62,7 @@ class SpecTable:
         self.calendar_sets: list[tuple[str, ...]] = []
         self.tries_left = TRIES
         self.count = 0
-        self.any_jitter = self.any_after = self.any_late = self.any_expires = self.any_hooked = False
+        self.any_jitter = self.any_after = self.any_late = self.any_silence = self.any_expires = self.any_hooked = False
         self._cap = 64
         for name, dtype in _DTYPES.items():
             setattr(self, name, np.zeros(64, dtype))
@@ -103,6 +104,8 @@ class SpecTable:
         self.any_late |= "late_after_us" in wire
         self.expires_after[spec] = NEVER if wire["expires_after_us"] is None else wire["expires_after_us"]
         self.any_expires |= wire["expires_after_us"] is not None
+        self.silence[spec] = wire.get("heartbeat_timeout_us", NEVER)
+        self.any_silence |= "heartbeat_timeout_us" in wire
         self.hooked[spec] = any(hook in wire for hook in HOOKS)
         self.any_hooked |= bool(self.hooked[spec])
         self.count = spec + 1

@@ -72,11 +72,11 @@ class Task:
         return Call(self.name, *args, **kwargs).with_options(self.options)
 
     def wire(self) -> dict[str, Any]:
-        """The options as a worker announces them: queue, timeout_us, retry, priority; only those given."""
+        """The options as a worker announces them: queue, timeout_us, heartbeat_timeout_us, retry, priority; only those given."""
         out: dict[str, Any] = {}
         for key, value in self.options.items():
-            if key == "timeout":
-                out["timeout_us"] = parse_duration(value, "timeout")
+            if key in ("timeout", "heartbeat_timeout"):
+                out[f"{key}_us"] = parse_duration(value, key)
             elif key == "retry":
                 out["retry"] = (Retry(attempts=value) if isinstance(value, int) else value).to_wire()
             elif key == "queue":
@@ -90,15 +90,15 @@ class Task:
 
 def task(
     name: str, *, queue: str | None = None, timeout: Any = None, retry: Retry | int | None = None, priority: int | None = None,
-    batch: bool = False,
+    batch: bool = False, heartbeat_timeout: Any = None,
 ) -> Callable[[Callable[P, R]], TaskFunction[P, R]]:
     """Mark a function as the task `name`; it stays a plain function. InvalidArgumentError for values that can't be.
 
-    `timeout` is a duration (timedelta, seconds, text), counted from the first instruction of each attempt. With
-    `batch=True` the function gets a list of runs and returns a list with one value a run; an Exception instance
-    in that list fails that run alone.
+    `timeout` is a duration (timedelta, seconds, text), counted from the first instruction of each attempt. An attempt whose code
+    calls no `current_run().heartbeat()` for `heartbeat_timeout` is ended as if by its timeout. With `batch=True` the function gets a
+    list of runs and returns a list with one value a run; an Exception instance in that list fails that run alone.
     """
-    given = {"queue": queue, "timeout": timeout, "retry": retry, "priority": priority}
+    given = {"queue": queue, "timeout": timeout, "heartbeat_timeout": heartbeat_timeout, "retry": retry, "priority": priority}
     options = {key: value for key, value in given.items() if value is not None}
     if retry is not None and (isinstance(retry, bool) or not isinstance(retry, int | Retry)):
         raise InvalidArgumentError(f"retry: a Retry or a number of attempts is wanted, not {type(retry).__name__}")

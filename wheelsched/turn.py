@@ -65,7 +65,8 @@ class Effects:
     records: list[bytes] = field(default_factory=list)
     history: list[bytes] = field(default_factory=list)
     replies: list[tuple[int, bytes]] = field(default_factory=list)
-    granted: list[tuple[int, NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=list)  # worker, tokens, timeouts
+    # worker, tokens, timeouts, heartbeat timeouts (None: nobody has one)
+    granted: list[tuple[int, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64] | None]] = field(default_factory=list)
     finished: list[tuple[int, NDArray[np.int64]]] = field(default_factory=list)  # worker, tokens
     cancels: list[tuple[int, int, bool]] = field(default_factory=list)  # worker, token, at once (no cooperative step)
     lags: list[tuple[str, NDArray[np.int64]]] = field(default_factory=list)  # what, instants to compare with the durable time

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 BATCH_BYTES_MAX: Final = 8 * 1024 * 1024  # payload bytes of one batch, but always one run
 CREDITS_MAX: Final = BATCH_MAX
+_SPEC_KEYS: Final = ("task", "timeout_us", "queue", "heartbeat_timeout_us")  # of a definition, as a worker is told it
 
 
 def lease(engine: Engine, cmd: Incoming) -> bytes:
@@ -91,7 +92,8 @@ def grant(engine: Engine, seeker: Seeker, rows: NDArray[np.uint32]) -> bytes:
     specs, index = np.unique(fields["spec"], return_inverse=True)
     job, job_end = runs.joined(rows, "job")
     timeouts = engine.specs.timeout[fields["spec"]]
-    engine.effects.granted.append((seeker.worker, np.ascontiguousarray(fields["token"]), timeouts))
+    silences = engine.specs.silence[fields["spec"]] if engine.specs.any_silence else None
+    engine.effects.granted.append((seeker.worker, np.ascontiguousarray(fields["token"]), timeouts, silences))
     wires = [state.specs[s] for s in specs.tolist()]
     if engine.limits.any_rate:
         for wire, n in zip(wires, np.bincount(index).tolist(), strict=True):
@@ -99,7 +101,7 @@ def grant(engine: Engine, seeker: Seeker, rows: NDArray[np.uint32]) -> bytes:
     return protocol.encode_ok(seeker.request_id, {
         "n": len(rows), "id": runs.ids(rows), "token": fields["token"].tobytes(), "attempt": fields["attempt"].astype("<u4").tobytes(),
         "scheduled_us": fields["nominal_us"].tobytes(), "missed": fields["missed"].tobytes(), "spec": index.astype("<u4").tobytes(),
-        "specs": [{"task": w["task"], "timeout_us": w["timeout_us"], "queue": w["queue"]} for w in wires],
+        "specs": [{key: w[key] for key in _SPEC_KEYS if key in w} for w in wires],
         "job": job, "job_end": job_end.tobytes(), "payload": payload, "payload_end": payload_end.tobytes(),
         "last_result": [], "checkpoint": _checkpoints(state, rows), "lease_us": engine.lease_us,
     })

@@ -13,7 +13,6 @@ import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from ..definition import UNIMPLEMENTED
 from ..errors import InvalidArgumentError, ScheduleError, WheelschedError
 from ..model import NAME_MAX, Call, Job, Retry, parse_job_name
 from ..schedule import Cron, Every, Manual
@@ -206,7 +205,7 @@ class _Reader:
                 continue
             if label == "queue" and isinstance(plain, str):
                 policies["queue"] = plain
-            elif label == "expires" and isinstance(plain, int | float | timedelta) and "expires_after" not in UNIMPLEMENTED:
+            elif label == "expires" and isinstance(plain, int | float | timedelta):
                 policies["expires_after"] = plain
             else:
                 why = _OPTIONS.get(label, "it has no meaning for a job")

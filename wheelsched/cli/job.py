@@ -129,6 +129,7 @@ def _page(found: JobInfo, times: Times) -> Iterator[str]:
         ("kwargs", json.dumps(found.to_dict()["kwargs"], ensure_ascii=False) if found.kwargs else ""),
         ("schedule", describe_schedule(found)), ("next", due), ("decided up to", times.show(found.cursor, tz)),
         ("open runs", str(found.active)), ("queue", f"{found.queue}, priority {spec['priority']}"), ("timeout", micros(spec["timeout_us"])),
+        ("heartbeat timeout", micros(spec.get("heartbeat_timeout_us"))),
         ("retry", f"{retry['attempts']} attempts, {micros(retry['backoff_us'])} x {retry['factor']:g}, at most {micros(retry['cap_us'])}"),
         ("overlap", _policy(overlap)), ("catchup", _policy(catchup)),
         ("start", times.show(_instant(spec.get("start_us")), tz)), ("end", times.show(_instant(spec.get("end_us")), tz)),

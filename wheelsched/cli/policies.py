@@ -24,6 +24,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 _RETRY = ("retry_attempts", "retry_backoff", "retry_cap")
 _POLICIES = (
     click.option("--timeout", metavar="D", help="Of one attempt, from user code's first instruction (1h)."),
+    click.option("--heartbeat-timeout", metavar="D", help="An attempt that calls no heartbeat() for so long is ended (none)."),
     click.option("--retry-attempts", type=int, metavar="N", help="All attempts, the first included (3)."),
     click.option("--retry-backoff", metavar="D", help="Wait before the second attempt (10s); doubled for each further one."),
     click.option("--retry-cap", metavar="D", help="Longest wait between attempts (1h)."),
@@ -48,8 +49,8 @@ _POLICIES = (
     click.option("--pause-after", type=int, metavar="N", help="Pause the job after so many dead runs one after another."),
 )
 _ONE_TO_ONE = (
-    "timeout", "queue", "priority", "jitter", "start", "end", "max_runs", "expires_after", "concurrency_key", "late_after", "on_missed",
-    "pause_after", *HOOKS,
+    "timeout", "heartbeat_timeout", "queue", "priority", "jitter", "start", "end", "max_runs", "expires_after", "concurrency_key",
+    "late_after", "on_missed", "pause_after", *HOOKS,
 )
 
 
