@@ -80,6 +80,9 @@ DEFINING = {
     "apply": lambda ws, call: ws.apply([Job("a", Call("t"), Cron("0 0 * * *")), Job("b", call, Manual())]),
     "enqueue": lambda ws, call: ws.enqueue(call),
     "enqueue_many": lambda ws, call: ws.enqueue_many([Call("t"), call]),
+    "group": lambda ws, call: ws.group([Call("t"), call], then=Call("t")),
+    "group then": lambda ws, call: ws.group([Call("t")], then=call),
+    "group in parts": lambda ws, call: ws.group([call, *(Call("t", "x" * 200_000) for _ in range(6))], then=Call("t")),
 }
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .tasks import NotRetried, current_run, task
     from .views import Attempt, JobInfo, PutResults, RunError
     from .views_queues import QueueInfo
-    from .views_runs import Enqueued, EnqueueResults
+    from .views_runs import Enqueued, EnqueueResults, Group
     from .views_time import Backfill, Calendar, Hold, JobChange, TzDiff, Why
 
 __all__ = [
@@ -65,6 +65,7 @@ __all__ = [
     "Every",
     "FailedPreconditionError",
     "FencedError",
+    "Group",
     "Hold",
     "Http",
     "InternalError",
@@ -111,7 +112,7 @@ _FROM = {
     "tasks": ("NotRetried", "current_run", "task"),
     "views": ("Attempt", "JobInfo", "PutResults", "RunError"),
     "views_queues": ("QueueInfo",),
-    "views_runs": ("EnqueueResults", "Enqueued"),
+    "views_runs": ("EnqueueResults", "Enqueued", "Group"),
     "views_time": ("Backfill", "Calendar", "Hold", "JobChange", "TzDiff", "Why"),
 }
 _MODULE = {name: module for module, names in _FROM.items() for name in names}

@@ -28,6 +28,7 @@ cdef enum:
     EXPIRED = 12
     BY_SCHEDULE = 1
     BY_BACKFILL = 2
+    BY_ENQUEUE = 4
     # lists
     NO_LIST = 0
     FINISHED_LIST = 1
@@ -60,7 +61,7 @@ cdef packed struct Run:
     uint32_t spec
     uint32_t worker
     uint32_t missed      # occurrences folded into this one
-    uint32_t count       # occurrences of a skipped range; of a backfill's run: how it waits for its turn
+    uint32_t count       # occurrences of a skipped range; of a backfill's run: how it waits its turn; of an open enqueued run: its group
     uint32_t list_id
     uint32_t prev
     uint32_t next
@@ -117,6 +118,7 @@ cdef class RunRows(Rows):
     cdef uint32_t key_count
     cdef uint8_t moves[256]  # state << 4 | event -> state, 0: illegal
     cdef public uint64_t order
+    cdef public list left         # (group, final state) of members that ended, since State took them last
 
     cdef inline Run* run(self, uint32_t i) noexcept nogil:
         return <Run*>self.row(i)

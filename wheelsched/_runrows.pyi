@@ -14,6 +14,7 @@ class RunRows(Rows):
     """The rows of all runs with their lists, chains and index."""
 
     order: int
+    left: list[tuple[int, int]]
     def __new__(cls, jobs: JobTable, moves: bytes) -> RunRows: ...
     def new_list(
         self, queue: int = ..., key: int = 0, job: int = 0, job_most: int = 0, group: int = 0, task: int = 0, priority: int = 0,

@@ -39,6 +39,7 @@ cdef class RunRows(Rows):
         assert len(moves) == 256
         self.row_size = sizeof(Run)
         self.jobs = jobs
+        self.left = []
         memcpy(self.moves, PyBytes_AS_STRING(moves), 256)
         self.index_resize(1024)
         self.new_key()
@@ -303,8 +304,12 @@ cdef class RunRows(Rows):
         return 0
 
     cdef int settle(self, uint32_t slot) except -1:
-        """Put a run that reached a final state where such runs are kept."""
-        if self.run(slot).state == DEAD:
+        """Put a run that reached a final state where such runs are kept. A member leaves its group."""
+        cdef Run* r = self.run(slot)
+        if r.count and r.trigger == BY_ENQUEUE:
+            self.left.append((r.count, r.state))
+            r.count = 0
+        if r.state == DEAD:
             self.push(DEAD_LIST, slot)
         else:
             self.push(FINISHED_LIST, slot)

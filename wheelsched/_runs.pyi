@@ -43,8 +43,10 @@ class RunTable(RunRows):
         """Runs that only waited become ledger rows."""
     def rearm(self, slots: NDArray[np.uint32], due: NDArray[np.int64]) -> None:
         """Scheduled runs get another instant."""
-    def expire(self, slots: NDArray[np.uint32], at: int) -> None:
-        """Runs that were not started by their deadline are cancelled."""
+    def let_go(self, slots: NDArray[np.uint32], payload: bytes, at: int) -> None:
+        """A run whose group has ended enters its ready line with another payload; this is its nominal time."""
+    def expire(self, slots: NDArray[np.uint32], at: int, reason: int = ...) -> None:
+        """Runs that were not started by their deadline, or whose group did not succeed, are cancelled."""
     def mark(self, slots: NDArray[np.uint32], flag: int) -> None:
         """Runs that were not started in time, or whose hooks were called."""
     def withdraw(self, slots: NDArray[np.uint32], until: NDArray[np.int64], count: NDArray[np.uint32]) -> None:

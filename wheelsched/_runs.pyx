@@ -7,7 +7,7 @@ from libc.string cimport memcpy
 from wheelsched._jobs cimport Job
 from wheelsched._rows cimport NONE, Blob, blob_bytes, blob_data, blob_drop, blob_from, blob_share
 from wheelsched._runrows cimport (
-    BY_BACKFILL, BY_SCHEDULE, CANCEL, CANCEL_ASKED, DEAD, DEAD_LIST, DISCARD, DISCARDED, DUE, EXPIRED, FINISHED_LIST, FIRED,
+    BY_BACKFILL, BY_ENQUEUE, BY_SCHEDULE, CANCEL, CANCEL_ASKED, DEAD, DEAD_LIST, DISCARD, DISCARDED, DUE, EXPIRED, FINISHED_LIST, FIRED,
     GIVE_BACK, GRANT, LATE, LEASED, MOVED, OVERLAP, QUEUED, REDRIVE, RETRY_WAIT, SCHEDULED, SKIPPED, SUCCEEDED, SUPERSEDE, TOLD, List,
     Run, RunRows, blob_of, is_waiting,
 )
@@ -158,8 +158,8 @@ cdef class RunTable(RunRows):
             if trigger[i] == BY_SCHEDULE:
                 self.jobs.job(job[i]).fired += 1
             r.budget = self.specs[r.spec].attempts
-            if trigger[i] == BY_BACKFILL and due[i] < 0:
-                r.count = <uint32_t>(-1 - due[i])  # see overlap.backfill_wait; kept when `due_us` is needed for retries
+            if due[i] < 0 and (trigger[i] == BY_BACKFILL or (trigger[i] == BY_ENQUEUE and state[i] == QUEUED)):
+                r.count = <uint32_t>(-1 - due[i])  # overlap.backfill_wait, or the group; kept when `due_us` is needed for retries
             if state[i] == QUEUED:
                 r.queued_us = at
                 self.push(self.line_of(r), s)
@@ -173,6 +173,15 @@ cdef class RunTable(RunRows):
             self.move(slots[i], DUE)
             self.run(slots[i]).queued_us = at
             self.push(self.line_of(self.run(slots[i])), slots[i])
+
+    def let_go(self, const uint32_t[::1] slots, bytes payload, int64_t at):
+        """A run whose group has ended enters its ready line; this is its nominal time."""
+        self.wake(slots, at)
+        cdef Run* r = self.run(slots[0])
+        r.nominal_us = r.due_us = at
+        blob_drop(r.payload)
+        r.payload = NULL
+        r.payload = blob_from(payload)
 
     def grant(self, const uint32_t[::1] slots, uint32_t worker, uint32_t list_id, int64_t token, int64_t at):
         """Lease queued runs to a worker, tokens counting up from `token`. An attempt is spent."""
@@ -311,13 +320,13 @@ cdef class RunTable(RunRows):
             self.touch(slots[i])
             self.run(slots[i]).due_us = due[i]
 
-    def expire(self, const uint32_t[::1] slots, int64_t at):
-        """Runs that were not started by their deadline are cancelled."""
+    def expire(self, const uint32_t[::1] slots, int64_t at, uint8_t reason=EXPIRED):
+        """Runs that were not started by their deadline, or whose group did not succeed, are cancelled."""
         cdef Py_ssize_t i
         self.verify(slots, CANCEL)
         for i in range(slots.shape[0]):
             self.move(slots[i], CANCEL)
-            self.run(slots[i]).reason = EXPIRED
+            self.run(slots[i]).reason = reason
             self.run(slots[i]).ended_us = at
             self.settle(slots[i])
 

@@ -8,7 +8,8 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from . import verbs_runs
-from .bulk_runs import enqueue_many_flow
+from .bulk_runs import enqueue_many_flow, group_flow
+from .views_runs import Group
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -63,6 +64,22 @@ class AsyncRunCalls(ABC):
     async def enqueue_many(self, calls: Iterable[Enqueue | Call], *, timeout: Any = None) -> EnqueueResults:
         """As Client.enqueue_many."""
         return await self._carry_out(enqueue_many_flow(calls), timeout)
+
+    async def group(
+        self,
+        calls: Iterable[Call],
+        *,
+        then: Call,
+        when: str = "finished",
+        key: str | None = None,
+        namespace: str = "default",
+        call_timeout: Any = None,
+        **policies: Any,
+    ) -> Group[AsyncRun]:
+        """As Client.group."""
+        flow = group_flow(self._verbs.next_batch, self._verbs.read_run, calls, then, policies, when=when, key=key, namespace=namespace)
+        made = await self._carry_out(flow, call_timeout)
+        return made if made.run.known else Group(await self.run(made.run.id, timeout=call_timeout), made.ids, made.existing)
 
     @overload
     async def cancel(self, run_id: str | AsyncRun, *, timeout: Any = None) -> AsyncRun: ...

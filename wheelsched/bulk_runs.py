@@ -1,4 +1,4 @@
-"""enqueue_many: many calls into frames of columns. No I/O.
+"""enqueue_many and group: many calls into frames of columns. No I/O.
 
 What calls share (task, policies, options, namespace, identity) is made and sent once a frame, as `bulk` does it for put_many.
 """
@@ -6,22 +6,25 @@ What calls share (task, policies, options, namespace, identity) is made and sent
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .bulk import Bulk, definition_key, frames_flow, little
 from .definition import given_from_api
-from .errors import InternalError, InvalidArgumentError, WheelschedError
-from .model import FRAME_JOBS_MAX, NEVER, UNIQUE_FIELDS, Call, Enqueue, parse_duration, parse_job_name
-from .protocol import FRAME_MAX, encode_value
+from .errors import FailedPreconditionError, InternalError, InvalidArgumentError, WheelschedError
+from .model import FRAME_JOBS_MAX, GROUP_MAX, HOOKS, NEVER, UNIQUE_FIELDS, Call, Enqueue, parse_duration, parse_job_name
+from .protocol import FRAME_MAX, encode_payload, encode_value
 from .session import Ask
-from .verbs import checked_key, instant_of_enqueue
-from .views_runs import EnqueueResults
+from .verbs import checked_key, field_of, instant_of_enqueue
+from .views import RunInfo
+from .views_runs import EnqueueResults, Group
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
-__all__ = ["checked_unique", "enqueue_many_flow"]
+__all__ = ["checked_unique", "enqueue_many_flow", "group_flow"]
 
+R = TypeVar("R", bound=RunInfo)
+_TRIES: Final = 3
 _FRAME_ROOM: Final = FRAME_MAX - 1_024  # the rest of the frame: verb, keys, lengths
 _ROW_ROOM: Final = 4 + 8 + 8 + 5 + 3  # columns, and the heads of a payload and a key
 
@@ -47,6 +50,10 @@ class _Frame:
         self.keys: list[str | None] = []
         self.room = _FRAME_ROOM
 
+    def members(self) -> dict[str, Any]:
+        """The columns of a group's members."""
+        return {"given": [given for given, _, _ in self.kinds], "which": little(self.which, 4), "payload": self.payloads}
+
     def ask(self, end: int) -> Ask[tuple[bytes, bytes]]:
         """The question of this frame, whose last row is before `end`."""
         args = {
@@ -64,8 +71,8 @@ def _columns(result: Any) -> tuple[bytes, bytes]:
     return ids, existing
 
 
-def _asks(calls: Iterable[Enqueue | Call]) -> Iterator[Ask[tuple[bytes, bytes]]]:
-    """The questions, in order. InvalidArgumentError and PayloadError carry the row in detail["row"]."""
+def _frames(calls: Iterable[Enqueue | Call]) -> Iterator[tuple[_Frame, int]]:
+    """(frame, the row behind its last one), in order. InvalidArgumentError and PayloadError carry the row in detail["row"]."""
     bulk, frame, row = Bulk(), _Frame(), 0
     for item in calls:
         try:
@@ -78,7 +85,7 @@ def _asks(calls: Iterable[Enqueue | Call]) -> Iterator[Ask[tuple[bytes, bytes]]]
             need = len(payload) + 4 * len(key or "") + _ROW_ROOM
             made = None if kind in frame.rows else _kind(one)
             if need + (made[1] if made else 0) > frame.room or len(frame.payloads) == FRAME_JOBS_MAX:
-                yield frame.ask(row)
+                yield frame, row
                 frame, made = _Frame(), _kind(one)
         except WheelschedError as e:
             raise type(e)(f"call {row}: {e.message}", **{**e.detail, "row": row}) from e
@@ -94,7 +101,7 @@ def _asks(calls: Iterable[Enqueue | Call]) -> Iterator[Ask[tuple[bytes, bytes]]]
         frame.room -= need
         row += 1
     if frame.payloads:
-        yield frame.ask(row)
+        yield frame, row
 
 
 def _instants(one: Enqueue) -> tuple[int, int]:
@@ -114,4 +121,53 @@ def _kind(one: Enqueue) -> tuple[tuple[dict[str, Any], str, list[str] | None], i
 
 def enqueue_many_flow(calls: Iterable[Enqueue | Call]) -> Generator[tuple[str, Any], Any, EnqueueResults]:
     """enqueue_many as steps for a client to carry out; see `bulk.frames_flow`."""
-    return frames_flow(_asks(calls), EnqueueResults(), "runs")
+    return frames_flow((frame.ask(end) for frame, end in _frames(calls)), EnqueueResults(), "runs")
+
+
+def group_flow(
+    next_batch: Callable[[], int], read: Callable[[Any], R], calls: Iterable[Call], then: Any, policies: Mapping[str, Any], *,
+    when: Any, key: Any, namespace: str
+) -> Generator[tuple[str, Any], Any, Group[R]]:
+    """The steps of `group`, as `bulk.frames_flow` has them. Members behind the first frame's are sent before it, and kept with the
+    connection; when that is lost, the server says so, and all is sent again.
+    """
+    calls = list(calls)
+    if not 1 <= len(calls) <= GROUP_MAX:
+        raise InvalidArgumentError(f"group: 1 to {GROUP_MAX:,} calls are wanted, not {len(calls):,}")
+    for i, call in enumerate(calls):
+        if not isinstance(call, Call):
+            raise InvalidArgumentError(f"call {i}: a call is wanted, not {type(call).__name__}: policies and the key are the group's")
+    if not isinstance(then, Call):
+        raise InvalidArgumentError(f"then: a call is wanted, not {type(then).__name__}")
+    if when not in ("finished", "succeeded"):
+        raise InvalidArgumentError(f"when: {str(when)[:60]!r} is not one of finished, succeeded")
+    own = {name: value for name, value in policies.items() if name not in HOOKS}
+    frames = [frame for frame, _ in _frames(Enqueue(call, namespace=namespace, **own) for call in calls)]
+    given, _ = given_from_api(then, None, {name: value for name, value in policies.items() if name != "expires_after"})
+    payload = encode_payload(then.args, then.kwargs)
+    if frames[-1].room < len(payload) + len(encode_value(given, "then")) + _ROW_ROOM:
+        frames.append(_Frame())
+    members = frames[-1].members()
+    args = {
+        **members, "given": [*members["given"], given], "then": {"which": len(members["given"]), "payload": payload}, "when": when,
+        "key": checked_key(key), "namespace": namespace, "members": len(calls),
+    }
+    for left in reversed(range(_TRIES)):
+        batch = next_batch()
+        try:
+            for frame in frames[:-1]:
+                handle = yield "start", Ask("group_part", {**frame.members(), "batch": batch}, lambda _: None)
+                yield "finish", handle
+            handle = yield "start", Ask("group", {**args, "batch": batch}, lambda result: _group(result, read))
+            made: Group[R] = yield "finish", handle
+        except FailedPreconditionError as e:
+            if "staged" not in e.detail or not left:
+                raise
+        else:
+            return made
+    raise AssertionError("the last try returns or raises")
+
+
+def _group(result: Any, read: Callable[[Any], R]) -> Group[R]:
+    ids, existing = field_of(result, "id", bytes), field_of(result, "existing", bool)
+    return Group(read(field_of(result, "run", dict)), [ids[i : i + 16].hex() for i in range(0, len(ids), 16)], existing)

@@ -1,8 +1,8 @@
 """Small chains: how a run ends triggers another job. And what makes the runs of every hook, `on_missed`'s (see alarms) too.
 
     on_success   the run succeeded
-    on_failure   the run will not succeed any more and nobody wanted that: it is a dead letter, or its deadline for a start passed. An
-                 attempt that is retried is none, and a cancel is somebody's will
+    on_failure   the run will not succeed any more and nobody wanted that: it is a dead letter, its deadline for a start passed, or not
+                 all of its group succeeded. An attempt that is retried is none, and a cancel is somebody's will
     on_dead      the run is a dead letter
 
 The definition that the run was made with counts. One (run, hook) makes one run ever, in the commit of the ending itself: a completion
@@ -35,7 +35,10 @@ VALUE_MAX: Final = 8 * 1024  # bytes of a return value that go with the cause
 MESSAGE_MAX: Final = 1_000  # characters of an error's message
 TOLD_FLAG: Final = 64  # _runrows.TOLD
 _REASONS: Final = {"on_success": "success", "on_failure": "failure", "on_dead": "dead"}
-_EXPIRED: Final = {"type": "wheelsched.Expired", "message": "no worker had it by its deadline for a start (expires_after)"}
+_UNWANTED: Final[dict[int, dict[str, str]]] = {  # how a run is cancelled though nobody wanted that
+    Reason.EXPIRED: {"type": "wheelsched.Expired", "message": "no worker had it by its deadline for a start (expires_after)"},
+    Reason.GROUP: {"type": "wheelsched.GroupFailed", "message": "not all members of its group succeeded"},
+}
 
 
 def hooks_of(fields: Any) -> tuple[str, ...]:
@@ -44,8 +47,8 @@ def hooks_of(fields: Any) -> tuple[str, ...]:
         return ("on_success",)
     if fields["state"] == RunState.DEAD:
         return () if fields["flags"] & TOLD_FLAG else ("on_failure", "on_dead")
-    expired = fields["state"] == RunState.CANCELLED and fields["reason"] == Reason.EXPIRED
-    return ("on_failure",) if expired else ()
+    unwanted = fields["state"] == RunState.CANCELLED and int(fields["reason"]) in _UNWANTED
+    return ("on_failure",) if unwanted else ()
 
 
 def ended(engine: Engine, rows: NDArray[np.uint32]) -> None:
@@ -75,7 +78,7 @@ def _about(engine: Engine, row: int, fields: Any) -> dict[str, Any]:
     packed = runs.blobs(row)[1]
     result = msgpack.unpackb(packed, raw=False) if packed else {}
     if fields["state"] != RunState.SUCCEEDED:
-        found = _EXPIRED if fields["reason"] == Reason.EXPIRED else {key: str(result.get(key) or "") for key in ("type", "message")}
+        found = _UNWANTED.get(int(fields["reason"])) or {key: str(result.get(key) or "") for key in ("type", "message")}
         about["error"] = {"type": found["type"], "message": found["message"][:MESSAGE_MAX]}
     elif isinstance(result.get("value"), bytes):
         if len(result["value"]) <= VALUE_MAX:

@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from . import verbs_runs
-from .bulk_runs import enqueue_many_flow
+from .bulk_runs import enqueue_many_flow, group_flow
+from .views_runs import Group
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -23,7 +24,7 @@ T = TypeVar("T")
 
 
 class RunCalls(ABC):
-    """enqueue, enqueue_many, cancel. How a question reaches a server is left to `_do` and `_carry_out`."""
+    """enqueue, enqueue_many, group, cancel. How a question reaches a server is left to `_do` and `_carry_out`."""
 
     _verbs: Verbs[Run]
 
@@ -70,6 +71,29 @@ class RunCalls(ABC):
         are done: `detail["accepted"]` counts their calls, `detail["runs"]` has [row, message] of those refused.
         """
         return self._carry_out(enqueue_many_flow(calls), timeout)
+
+    def group(
+        self,
+        calls: Iterable[Call],
+        *,
+        then: Call,
+        when: str = "finished",
+        key: str | None = None,
+        namespace: str = "default",
+        call_timeout: Any = None,
+        **policies: Any,
+    ) -> Group[Run]:
+        """Make a run of each call, and one of `then` that waits until they have ended: all of them in one commit, 1 to 10,000 members.
+
+        `then` has the counts in `current_run().cause`: {reason "group", group, members, succeeded, failed, cancelled}. A member has ended
+        with its first final state; a dead letter counts as failed, whatever becomes of it. `when`: "finished", or "succeeded": then it is
+        cancelled (reason "group", and its `on_failure` is called) unless all succeeded. Policies are of all runs, but `expires_after` of
+        the members alone, and `on_success`, `on_failure`, `on_dead` of `then` alone. The same `key` gives the same group for 24 h, and at
+        least until `then` has ended, with no ids of members.
+        """
+        flow = group_flow(self._verbs.next_batch, self._verbs.read_run, calls, then, policies, when=when, key=key, namespace=namespace)
+        made = self._carry_out(flow, call_timeout)
+        return made if made.run.known else Group(self.run(made.run.id, timeout=call_timeout), made.ids, made.existing)
 
     @overload
     def cancel(self, run_id: str | Run, *, timeout: Any = None) -> Run: ...

@@ -21,6 +21,7 @@ from . import (
     commands,
     due,
     enqueues,
+    groups,
     history,
     overlap,
     protocol,
@@ -105,6 +106,7 @@ class Engine:
         self.clock_offset_us = 0
         self.draining = False
         self.staged: dict[int, dict[int, Staged]] = {}  # by connection: frames that wait for `apply`
+        self.parts: dict[int, groups.Parts] = {}  # by connection: members that wait for `group`
         self.sweeps: list[cancels.Sweep] = []  # cancels by filter that are under way
         self.durations: dict[str, tuple[int, float]] = {}  # task -> (runs measured, moving mean of their run times in microseconds)
         self.missed_before_us = now.wall_us
@@ -197,6 +199,8 @@ class Engine:
             cancels.go_on(self)
         self.alarms.tell(self)
         self._take_turns()
+        if self.state.groups:
+            groups.end(self)
         workers.serve_seekers(self)
         self._housekeep()
         return self._finish_step()

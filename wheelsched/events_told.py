@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack
 import numpy as np
 
-from .model import TRANSITIONS, Disposition, Event, JobState, Outcome, Reason, RunState, Trigger
+from .model import NEVER, TRANSITIONS, Disposition, Event, JobState, Outcome, Reason, RunState, Trigger
 from .state import AS_EVER, SKIP
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ NOT_TOLD: Final = {
     "TZDIFF": "a report; each job it moves is told as job.retimed",
     "TOLD": "changes of jobs go to history: they were told when they were made",
     "CHECKPOINT": "a value for the next attempt; the state of the run is what it was",
+    "GROUP": "the ENQUEUE before it tells of the members and of the run that waits for them",
     "CHAINED": "a mark; the runs that were made are told",
     "KEYED": "further keys for runs that are there",
 }
@@ -116,7 +117,8 @@ def _enqueue(f: dict[str, Any]) -> Told:
 
     def more(i: int) -> More | None:
         trigger = {"reason": Trigger(int(f["trigger"][i])).name.lower()}
-        return {**trigger, "next_us": int(f["due"][i])} if f["state"][i] == RunState.SCHEDULED and f["due"][i] >= 0 else trigger
+        known = f["state"][i] == RunState.SCHEDULED and 0 <= f["due"][i] < NEVER  # not of one that waits for its turn or its group
+        return {**trigger, "next_us": int(f["due"][i])} if known else trigger
 
     return Told(f["at"], kind, f["state"], job=f["job"], ids=f["id"], scheduled=f["nominal"], more=more)
 
@@ -170,6 +172,13 @@ def _changed(f: dict[str, Any]) -> Told | None:
         return None
     state = {Event.CANCEL: RunState.CANCELLED, Event.REDRIVE: RunState.QUEUED}.get(f["event"], RunState.DEAD)
     return _runs(name, state, "redrive" if f["event"] == Event.REDRIVE else None)(f)
+
+
+def _group_end(f: dict[str, Any]) -> Told | None:
+    """The run that waited for a group; none when it was cancelled before."""
+    if not len(f["run"]):
+        return None
+    return _runs("run.queued", RunState.QUEUED, "group")(f) if f["payload"] else _runs("run.cancelled", RunState.CANCELLED, "group")(f)
 
 
 def _supersede(f: dict[str, Any]) -> Told:
@@ -237,7 +246,7 @@ _TELL: Final[dict[str, Callable[[dict[str, Any]], Told | None]]] = {
     "SUPERSEDE": _supersede, "REARM": _rearm, "WITHDRAW": _withdraw, "EXCEPT": _except, "STALE": _stale,
     "WAKE": _runs("run.queued", RunState.QUEUED), "GIVE_BACK": _runs("run.queued", RunState.QUEUED, "given_back"),
     "LATE": _runs("run.late", 0), "ASK_CANCEL": _runs("run.cancelling", RunState.LEASED),
-    "EXPIRE": _runs("run.cancelled", RunState.CANCELLED, "expired"),
+    "GROUP_END": _group_end, "EXPIRE": _runs("run.cancelled", RunState.CANCELLED, "expired"),
     "WORKER": lambda f: _one("worker.gone" if f["gone"] else "worker.joined", at=f["at"], name=f["name"], worker=f["id"], note=f["kind"]),
     "QUEUE": lambda f: _one("queue.changed", at=f["at"], name=f["name"], settings=f["settings"]),
     "CALENDAR": lambda f: _one("calendar.changed", at=f["at"], name=f["name"], **({"note": "removed"} if f["wire"] is None else {})),

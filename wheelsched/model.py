@@ -54,6 +54,7 @@ DURATION_MAX_US: Final = 100 * 366 * 86_400 * US
 ATTEMPTS_MAX: Final = 1_000
 PRIORITY_MAX: Final = 9
 FINISHED_PER_JOB_MAX: Final = 10_000
+GROUP_MAX: Final = 10_000  # members
 BACKFILL_MAX: Final = 100_000  # runs one backfill makes
 QUEUES_MAX: Final = 10_000  # that have settings
 CALENDARS_MAX: Final = 10_000
@@ -177,6 +178,7 @@ class Reason(IntEnum):
     DELETED = 10
     MANUAL = 11
     EXPIRED = 12  # of a run: it was not started by its deadline
+    GROUP = 20  # of a run: not all members of its group succeeded
 
 
 HOOKS: Final = ("on_success", "on_failure", "on_dead")  # names of jobs to trigger when a run ends

@@ -27,7 +27,8 @@ aware datetimes. `headers` is a map; left out when empty. A run that an `on_miss
 or "late"), from_us, until_us, count}}: a job's name, the first of so many; how many occurrences, from the first to the last nominal time,
 were not run or started late. One that `on_success`, `on_failure` or `on_dead` made has {"cause": {reason ("success", "failure" or "dead"),
 job, run_id (text), value, error}}: the run that ended, the `value` of its result (a bin or nil; over 8 KiB it is left out, with its size as
-value_left_out), {type, message} of its last error or nil.
+value_left_out), {type, message} of its last error or nil. The one behind a group:
+{"cause": {reason "group", group (id of that run), members, succeeded, failed, cancelled}}, how many ended how.
 
 Every mutating request carries `rid`, a client-made bin of 16 bytes that is remembered durably for 10 minutes: a repeat is
 answered as the first was and does nothing.
@@ -50,6 +51,11 @@ answered as the first was and does nothing.
     enqueue_many  rid, given [maps], namespace [texts] and unique [as above], all of one length, which (u32 column: row of these), payload
                [bins], at_us and delay_us (i64 columns; 2**63-1: none), key (nil or [texts or nil]) -> id (16 bytes a run), existing (u8
                column). All or nothing: an error's detail has runs [[row, message]...]
+    group      rid, given [maps], which, payload (as in enqueue_many), namespace, then {which, payload}, when ("finished" or "succeeded"),
+               key, members (how many in all), batch (nil, or that of the parts) -> run (that of `then`, which waits until the members have
+               ended; with "succeeded" it is cancelled unless all did), existing (bool), id (16 bytes a member; empty when existing). At
+               most 10,000 members, all in one commit. An error's detail has runs [[row, message]...], or staged: send the parts again
+    group_part batch, given, which, payload -> staged (members so far). Kept with the connection until `group`, or its end
     run        id -> a run                       cancel  rid, id -> a run
     cancel_many  rid, match (glob over job names), state ("scheduled", "queued", "retry_wait", "leased", "running"), task, queue, namespace
                (texts; nil or empty: any, but not all of them), dry_run (bool) -> count: open runs that were ended, or asked to end through
@@ -136,6 +142,7 @@ A run: id, job, trigger, task, queue, scheduled_us, created_us, queued_us, start
 worker, result, missed, until_us and count (a skipped range), late (bool), disposition (text, as in a fate), blocking (run id or nil: the
 run that it had to give way to), attempts [{attempt, token, worker, started_us, ended_us, outcome, result}], stale [{token, worker,
 outcome, at_us}] (completions that were refused), progress and heartbeat_us (of the open attempt, as its own code told; or nil).
+progress of a run that waits for its group tells how many have ended.
 `result` is a map or nil: {value: bin (a MessagePack value), stdout: bin, stderr: bin, stdout_cut, stderr_cut (bytes left out), type,
 message, traceback, retry}; the last four after a failure. A worker sends retry: false for a failure that no further attempt can mend.
 A fate is what became of one occurrence: {disposition, reason, run_id, at_us, text, scheduled_us, until_us, count, blocking}; all but
@@ -213,7 +220,8 @@ _LENGTH: Final = struct.Struct(">I")
 
 MUTATING: Final = frozenset(
     {
-        "put", "put_many", "pause", "resume", "delete", "trigger", "enqueue", "enqueue_many", "cancel", "cancel_many", "redrive", "discard",
+        "put", "put_many", "pause", "resume", "delete", "trigger", "enqueue", "enqueue_many", "group", "cancel", "cancel_many",
+        "redrive", "discard",
         "skip", "move", "backfill", "calendar_put", "calendar_delete", "hold", "release", "apply",
         "queue_set", "queue_pause", "queue_resume", "queue_purge",
     }

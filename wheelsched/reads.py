@@ -64,7 +64,7 @@ def run_fields(f: dict[str, int], name: str, task: str, queue: str, result: byte
         _attempt(n, tok, w, begun, end, how, msgpack.unpackb(data, raw=False) if data else None)
         for n, tok, w, begun, end, how, data in past
     ]
-    waiting = (state in {_SCHEDULED, _RETRY_WAIT}) and due >= 0
+    waiting = (state in {_SCHEDULED, _RETRY_WAIT}) and 0 <= due < NEVER
     skipped = state == _SKIPPED
     started, queued, blocking = f["started_us"], f["queued_us"], None
     if skipped:  # a row that an open run blocked holds that run's id, XOR its own, in these places
@@ -104,6 +104,9 @@ def run(state: State, row: int, running: Live) -> dict[str, Any]:
     beat = running.beats.get(int(f["token"])) if f["state"] == _LEASED else None
     if beat is not None:
         shown |= {"state": "running", "progress": beat.progress, "heartbeat_us": beat.at_us}
+    if f["state"] == _SCHEDULED and (number := state.group_of.get(state.runs.ids(rows))) is not None:
+        group = state.groups[number]
+        shown["progress"] = f"waits for its group: {group.members - group.left} of {group.members} have ended"
     return shown
 
 

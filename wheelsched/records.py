@@ -202,6 +202,8 @@ _SCHEMA: Final = {
     "CHECKPOINT": (32, "at run* checkpoint+"),  # MessagePack values: what the next attempt goes on from
     "STALE": (33, "at run* token* outcome* worker"),  # completions that were refused
     "CHAINED": (36, "at run*"),  # dead letters whose hooks were called
+    "GROUP": (37, "at number run members succeeded"),  # the members are in the ENQUEUE before; `run` waits for them
+    "GROUP_END": (38, "at number run* payload"),  # it is queued; without a payload it is cancelled
     "KEYED": (39, "at key+ id"),  # idempotency keys for runs that are there
 }
 KINDS: Final[dict[str, int]] = {name: number for name, (number, _) in _SCHEMA.items()}

@@ -19,9 +19,9 @@ from .attempts import pack_attempt, pack_stale
 from .changes import NO_SPEC, Changes
 from .errors import CorruptJournalError
 from .ids import job_key
-from .model import TRANSITIONS, Disposition, Event, JobState, RunState, Trigger, to_datetime
+from .model import TRANSITIONS, Disposition, Event, JobState, Reason, RunState, Trigger, to_datetime
 from .records import decode
-from .state_parts import Key, Line, Meta, Worker, spec_bytes
+from .state_parts import Group, Key, Line, Meta, Worker, spec_bytes
 from .trail import Trail
 
 if TYPE_CHECKING:
@@ -68,6 +68,9 @@ class State:
         self.pauses: dict[int, str] = {}  # job row -> why it is paused
         self.announced: dict[str, dict[str, Any]] = {}  # task -> its decorator's values, as a worker last told them
         self.keys: dict[bytes, Key] = {}
+        self.groups: dict[int, Group] = {}  # that have not ended, by number
+        self._ended: list[int] = []  # of these, those whose members have all ended; their GROUP_END is in the same commit
+        self.group_of: dict[bytes, int] = {}  # run that waits for a group -> its number
         self.replies: OrderedDict[bytes, tuple[int, bytes]] = OrderedDict()  # rid -> (when, encoded reply)
         self.exceptions: dict[tuple[int, int], int] = {}  # (job row, nominal) -> SKIP or the instant it was moved to
         self.calendars: dict[str, dict[str, Any]] = {}
@@ -80,6 +83,8 @@ class State:
     def apply(self, kind: str, f: dict[str, Any]) -> Any:
         """Change the state by one record. Returns what the engine needs to arm timers; replay ignores it."""
         result = getattr(self, "_" + kind.lower())(f)
+        if self.runs.left:
+            self._leave_groups()
         self.meta.seq += 1
         if "at" in f:
             self.meta.at_us = max(self.meta.at_us, f["at"]) if kind != "CLOCK" else f["at"]
@@ -206,6 +211,41 @@ class State:
         for i, key in f["key"]:
             self.keys[key] = Key(f["id"][16 * i : 16 * i + 16], f["at"])
         return rows
+
+    def _group(self, f: dict[str, Any]) -> None:
+        self.groups[f["number"]] = Group(f["run"], f["members"], f["succeeded"])
+        self.group_of[f["run"]] = f["number"]
+        self.meta.groups = f["number"]
+
+    def _leave_groups(self) -> None:
+        """Members have ended. A group that has ended itself is no more: whoever is sent back belongs to none."""
+        for number, state in self.runs.left:
+            group = self.groups[number]
+            name = "succeeded" if state == RunState.SUCCEEDED else "failed" if state == RunState.DEAD else "cancelled"
+            setattr(group, name, getattr(group, name) + 1)
+            if not group.left:
+                self._ended.append(number)
+        self.runs.left.clear()
+
+    def load_groups(self, groups: dict[int, Group]) -> None:
+        """Groups as a snapshot has them."""
+        self.groups = groups
+        self.group_of = {group.run_id: number for number, group in groups.items()}
+        self._ended = [number for number, group in groups.items() if not group.left]
+
+    def ended_groups(self) -> list[int]:
+        """Numbers of the groups whose last member has ended, and whose GROUP_END is not recorded yet."""
+        return list(self._ended)
+
+    def _group_end(self, f: dict[str, Any]) -> None:
+        del self.group_of[self.groups.pop(f["number"]).run_id]
+        self._ended.remove(f["number"])
+        if not len(f["run"]):
+            return
+        if f["payload"]:
+            self.runs.let_go(f["run"], f["payload"], f["at"])
+        else:
+            self.runs.expire(f["run"], f["at"], Reason.GROUP)
 
     def _keyed(self, f: dict[str, Any]) -> None:
         for i, key in enumerate(f["key"]):

@@ -41,6 +41,23 @@ class Key:
 
 
 @dataclass(slots=True)
+class Group:
+    """A run that waits until others have ended; those know its number."""
+
+    run_id: bytes
+    members: int
+    needs_all: bool  # it is cancelled unless all succeed
+    succeeded: int = 0
+    failed: int = 0  # dead letters
+    cancelled: int = 0
+
+    @property
+    def left(self) -> int:
+        """Members that are open."""
+        return self.members - self.succeeded - self.failed - self.cancelled
+
+
+@dataclass(slots=True)
 class Meta:
     """What is not a row."""
 
@@ -51,6 +68,7 @@ class Meta:
     zone_version: str = ""
     tokens: int = 0  # granted in this generation
     folded: int = 0
+    groups: int = 0  # number of the latest group
     next_worker: int = 1
     recheck_us: int = -1  # nominal times up to here may have been decided before the clock went back
     held_us: int = -1  # since when all triggering is held; -1: it isn't
@@ -70,4 +88,4 @@ def ordered(value: Any) -> Any:
     return {k: ordered(value[k]) for k in sorted(value)} if isinstance(value, dict) else value
 
 
-__all__ = ["Key", "Line", "Meta", "Worker", "ordered", "spec_bytes"]
+__all__ = ["Group", "Key", "Line", "Meta", "Worker", "ordered", "spec_bytes"]

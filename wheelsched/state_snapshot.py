@@ -5,6 +5,7 @@ versions stay.
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
@@ -12,7 +13,7 @@ import msgpack
 from .changes import Changes
 from .errors import CorruptJournalError
 from .records import decode_fields, encode_fields
-from .state_parts import Key, Worker, ordered
+from .state_parts import Group, Key, Worker, ordered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,6 +46,7 @@ def small(state: State) -> bytes:
             "announced": [[task, ordered(options)] for task, options in sorted(state.announced.items())],
             "notes": sorted(state.notes.items()),
             "pauses": sorted(state.pauses.items()),
+            "groups": [m.groups, [[number, *astuple(group)] for number, group in state.groups.items()]],
             "keys": [[k, v.run_id, v.at_us] for k, v in sorted(state.keys.items())],
             "replies": [[rid, at, reply] for rid, (at, reply) in state.replies.items()],
         },
@@ -120,6 +122,8 @@ def _load_small(state: State, small: dict[str, Any]) -> None:
         state.tzdiff = decode_fields(small["tzdiff"]) if small["tzdiff"] else {}
         state.queues, state.pauses = dict(small["queues"]), dict(small["pauses"])
         state.changes = [Changes.from_plain(entry) for entry in small["changes"]]
+    m.groups, groups = small.get("groups", (0, ()))
+    state.load_groups({number: Group(*parts) for number, *parts in groups})
     state.announced = dict(small["announced"])
     state.notes = dict(small["notes"])
     state.keys = {k: Key(run_id, at) for k, run_id, at in small["keys"]}

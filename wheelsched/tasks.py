@@ -245,10 +245,11 @@ class RunContext:
 
     @property
     def cause(self) -> dict[str, Any] | None:
-        """Of a run that another job's hook made, why, as a map with `reason`. None for any other run.
+        """Of a run that another job's hook made, or that waited for a group, why, as a map with `reason`. None for any other run.
 
         "success", "failure", "dead" (on_success, on_failure, on_dead): {reason, job, run_id, output, error}: the run that ended, the
         value that it returned (one over 8 KiB is None, with its size in bytes as `output_left_out`), {type, message} of its error or None.
+        "group": {reason, group, members, succeeded, failed, cancelled}: how many of the members ended how; `group` is the run's own id.
         "missed", "late" (on_missed): {reason, job, jobs, count, from, until}: occurrences were not run, or runs had not started in time.
         `count` of them, with nominal times `from` ... `until` (aware datetimes), of `jobs` jobs; `job` is the name of the first:
         `Client.runs(skipped=True, late=True)` lists all.

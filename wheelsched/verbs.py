@@ -197,6 +197,10 @@ class Verbs(Generic[R]):
         self._make_run = make_run
         self._batches = count(1)  # numbers of what is staged; each is used once on this client's connections
 
+    def next_batch(self) -> int:
+        """A number for what is sent in parts."""
+        return next(self._batches)
+
     def read_run(self, result: Any) -> R:
         """The client's own kind of run, from the server's map."""
         return self._make_run(as_map(result))
@@ -306,7 +310,7 @@ class Verbs(Generic[R]):
         self, jobs: Iterable[Job], prune: Any, dry_run: Any, calendars: Mapping[str, Any]
     ) -> Generator[tuple[str, Any], Any, Applied]:
         """Put many jobs and calendars in one commit; the steps of `apply_flow`."""
-        return apply_flow(lambda: next(self._batches), jobs, prune, dry_run, calendars)
+        return apply_flow(self.next_batch, jobs, prune, dry_run, calendars)
 
 
 def _which(match: Any, ids: Any) -> dict[str, Any]:

@@ -255,7 +255,7 @@ class RunInfo(_HasResult):
     count = _Field["int | None"]("count")  # Occurrences of a skipped range; None otherwise
     disposition = _Field["str | None"]("disposition")  # What became of its occurrence: see Why
     blocking = _Field["str | None"]("blocking")  # Id of the run that it gave way to
-    progress = _Field["str | None"]("progress")  # What the open attempt told by its last heartbeat; None: nothing, or unknown
+    progress = _Field["str | None"]("progress")  # What the open attempt told by its last heartbeat, or how far its group is; or None
     scheduled_at = _Time("scheduled_us")  # Its nominal time
     created_at = _Time("created_us")  # When it was recorded
     queued_at = _Time("queued_us")  # When it came into its queue

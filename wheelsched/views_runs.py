@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, overload
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar, overload
 
 from .errors import InternalError
+from .views import RunInfo
 
-__all__ = ["EnqueueResults", "Enqueued"]
+__all__ = ["EnqueueResults", "Enqueued", "Group"]
+
+R = TypeVar("R", bound=RunInfo)
+
+
+@dataclass(frozen=True, slots=True)
+class Group(Generic[R]):
+    """A group: `run` is the one that waits until the members have ended; its id is the group's."""
+
+    run: R
+    ids: list[str]  # of the members, in the order given; empty when the group was there before
+    existing: bool  # the group was there before, by its key, and nothing was made
 
 
 class Enqueued(NamedTuple):

@@ -143,6 +143,7 @@ def disconnect(engine: Engine, conn: int) -> None:
     """A connection is gone. A client's waits end; an external worker keeps its leases until they run out."""
     session = engine.sessions.pop(conn, None)
     engine.staged.pop(conn, None)
+    engine.parts.pop(conn, None)
     engine.seekers = [s for s in engine.seekers if s.conn != conn]
     for run_id in list(engine.waiters):
         engine.waiters[run_id] = [w for w in engine.waiters[run_id] if w[0] != conn]
