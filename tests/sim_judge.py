@@ -63,6 +63,7 @@ class Judge(Rules):
         self.newest = 0  # latest `at`
         self.grants: Counter = Counter()  # run id -> attempts granted and not given back
         self.redrives: Counter = Counter()
+        self.spared: Counter = Counter()  # run id -> attempts that were not counted
         self.given_back: set[int] = set()  # tokens of attempts that were not spent
         self.last_token = 0
         self.forgotten: set[bytes] = set()  # request ids whose time was over

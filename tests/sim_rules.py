@@ -165,7 +165,8 @@ class Rules:
         self.last_token = f["token"] + len(f["run"]) - 1
         for r in self.state.runs.gather(f["run"]):
             after = self.state.specs[int(r["spec"])].get("late_after_us")
-            if after is not None and r["attempt"] == 0 and not r["flags"] & LATE_FLAG and r["trigger"] != Trigger.BACKFILL:
+            new = r["attempt"] == r["snoozes"] == r["outcome"] == 0
+            if after is not None and new and not r["flags"] & LATE_FLAG and r["trigger"] != Trigger.BACKFILL:
                 late = -(-(self.wanted_at(r) + after) // MS) * MS
                 assert f["at"] <= late, f"{self.names[int(r['job'])]}: {int(r['nominal_us'])} starts {(f['at'] - late) / 1e6:g} s later than late_after allows, unmarked"
 
@@ -179,6 +180,9 @@ class Rules:
 
     def _before_give_back(self, f):
         self.given_back.update(self.state.runs.gather(f["run"])["token"].tolist())
+
+    def id_of(self, r):
+        return int(r["id_high"]).to_bytes(8, "big") + int(r["id_low"]).to_bytes(8, "big")
 
     def _give_back(self, f, _):
         for run_id in self.ids(f["run"]):
@@ -198,15 +202,20 @@ class Rules:
             job = self.jobs[self.names[int(r["job"])]]
             if event == Event.SUCCEED:
                 job.dead = 0
+            if event == Event.SPARE:  # snoozed, or lost with others
+                self.grants[self.id_of(r)] -= 1
+                self.spared[self.id_of(r)] += 1
             if event == Event.EXHAUST:
                 job.dead += 1
                 self.failing.add(job.name)
             self.ended(int(r["job"]), f["at"])
 
+    def _redrive(self, f, _):
+        for r, due in zip(self.state.runs.gather(f["run"]), f["due"].tolist(), strict=True):
+            self.redrives[self.id_of(r)] += 1
+            assert r["state"] == (RunState.RETRY_WAIT if due > f["at"] else RunState.QUEUED)
+
     def _runs(self, f, _):
-        if f["event"] == Event.REDRIVE:
-            for run_id in self.ids(f["run"]):
-                self.redrives[run_id] += 1
         for row in np.unique(self.state.runs.gather(f["run"])["job"]).tolist():
             self.ended(row, f["at"])
 

@@ -74,6 +74,7 @@ class World:
 
     def __init__(self, seed, *, check_each=False, recover=None):
         self.rng = random.Random(seed)
+        self.rare = random.Random(~seed)  # of what workers rarely say: the rest of a seed's story is drawn as ever
         self.recover = recover or state.recover
         self.check_each = check_each
         self.change_us = self.rng.choice(CHANGES_US) if self.rng.random() < 0.4 else None
@@ -334,6 +335,8 @@ class World:
                 out = Outcome.NOT_STARTED
             else:
                 out = outcome or self.rng.choice([1, 1, 1, 1, 2, 2, 3])
+                if not outcome and self.rare.random() < 0.05:
+                    out = self.rare.choice([6, 8])
             rows.append((g.run_id, token, int(out)))
             if not keep:
                 del w.held[token]
@@ -343,7 +346,10 @@ class World:
         """A frame of completions. `sure`: the worker lives and holds the leases, so they must be accepted."""
         if not rows:
             return
-        result = [[i, {"type": "E", "message": "x"}] for i, (_, _, out) in enumerate(rows) if out in (2, 3)]
+        said = {2: {"type": "E", "message": "x"}, 3: {"type": "E", "message": "x"}, 6: {"reason": "no"}, 8: {"snooze_us": 5 * US, "reason": "busy"}}
+        result = [[i, said[out]] for i, (_, _, out) in enumerate(rows) if out in said]
+        if result and self.rare.random() < 0.1:
+            result[0][1] = {**result[0][1], "retry_us": self.rare.choice([0, 3, 400]) * US, "bases": ["pkg.Base"]}
         at = np.full(len(rows), self.wall_us, "<i8").tobytes()
         args = {
             "id": b"".join(r[0] for r in rows), "token": np.array([r[1] for r in rows], "<i8").tobytes(),

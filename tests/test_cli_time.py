@@ -21,7 +21,8 @@ from wheelsched import errors
 from wheelsched.cli.history_rows import definition
 from wheelsched.cli.times import is_wall, parse_day, parse_moment, parse_wall, schedule_zone
 from wheelsched.definition import given_from_api
-from wheelsched.model import NEVER, Call, Catchup
+from wheelsched.model import NEVER, Call
+from wheelsched.policies import Catchup
 from wheelsched.schedule import At, Cron, Every, Manual
 from wheelsched.views import JobInfo
 

@@ -14,7 +14,8 @@ import wheelsched
 from wheelsched.checks import CHECKS, check_instant, check_param_us
 from wheelsched.definition import POLICIES, check_announced, check_given, given_from_api, resolve
 from wheelsched.errors import InvalidArgumentError, ScheduleError, UnimplementedError, WheelschedError
-from wheelsched.model import ATTEMPTS_MAX, HOOKS, INSTANT_MAX_US, KEY_MAX, NEVER, OVERLAPS, US, Call, Catchup, Overlap, Retry
+from wheelsched.model import ATTEMPTS_MAX, HOOKS, INSTANT_MAX_US, KEY_MAX, NEVER, OVERLAPS, US, Call
+from wheelsched.policies import Catchup, Overlap, Retry
 from wheelsched.schedule import At, Cron, Every, Manual
 
 T0 = datetime(2026, 11, 29, tzinfo=UTC)

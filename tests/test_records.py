@@ -235,6 +235,7 @@ def samples():
         ("QUEUE", {"at": at, "uid": 1000, "name": "mail", "settings": {"concurrency": 5, "rate": "100/s", "paused": True}}),
         ("CHECKPOINT", {"at": at, "run": u4(3, 4), "checkpoint": records.Blobs([b"\xa4page", b"\x07"])}),
         ("STALE", {"at": at, "run": u4(3, 4), "token": i8(1 << 32, (1 << 32) + 1), "outcome": u1(1, 2), "worker": 7}),
+        ("REDRIVE", {"at": at, "run": rows, "due": i8(at, at + 1, at + 2)}),
         ("CHAINED", {"at": at, "run": rows}),
         ("GROUP", {"at": at, "number": 7, "run": b"r" * 16, "members": 3, "succeeded": True}),
         ("GROUP_END", {"at": at, "number": 7, "run": rows[:1], "payload": b"\x92\x90\x80"}),

@@ -136,10 +136,12 @@ def apply_event(runs, s, event, worker_list, token=1):
         runs.give_back(u32(s))
     elif event == Event.DUE:
         runs.wake(u32(s), 9)
-    elif event in (Event.SUCCEED, Event.RETRY, Event.EXHAUST):
+    elif event in (Event.REDRIVE, Event.REDRIVE_AT):
+        runs.redrive(u32(s), i64(event == Event.REDRIVE_AT), 0)
+    elif event in (Event.SUCCEED, Event.RETRY, Event.EXHAUST, Event.SPARE):
         runs.finish(u32(s), u8(event), u8(1), one, one, one, {}, {})
     else:
-        runs.change(u32(s), event, 0, {})
+        runs.change(u32(s), event, 0)
 
 
 @pytest.mark.parametrize("state", list(RunState))
@@ -176,7 +178,7 @@ def test_an_illegal_row_in_a_batch_changes_no_row(tables):
     jobs, runs, line = tables
     put(jobs, "a/b")
     a, b = due(runs, 0, 1_000), due(runs, 0, 2_000)
-    runs.change(u32(b), Event.CANCEL, 0, {})
+    runs.change(u32(b), Event.CANCEL, 0)
     worker_list = runs.new_list()
     before = dumps(runs)
     with pytest.raises(ValueError, match="illegal"):
@@ -237,7 +239,7 @@ def test_discarded_dead_letters_stay_discarded_after_a_load(tables):
     runs.grant(u32(*rows), 1, worker_list, 1, 0)
     for s in rows:
         apply_event(runs, s, Event.EXHAUST, worker_list)
-    runs.change(u32(rows[1]), Event.DISCARD, 0, {})
+    runs.change(u32(rows[1]), Event.DISCARD, 0)
     _, loaded = reload(jobs, runs, line, worker_list)
     assert loaded.peek(DEAD_LETTERS, 9).tolist() == [rows[0], rows[2]]
     assert loaded.peek(FINISHED, 9).tolist() == [rows[1]]
@@ -275,7 +277,7 @@ def test_random_verbs_and_reloads(tables, seed):
             alive[s] = RunState.QUEUED
         elif verb == "cancel" and of[RunState.QUEUED]:
             s = rng.choice(of[RunState.QUEUED])
-            runs.change(u32(s), Event.CANCEL, 0, {})
+            runs.change(u32(s), Event.CANCEL, 0)
             alive[s] = RunState.CANCELLED
         elif verb == "back" and of[RunState.LEASED]:
             s = rng.choice(of[RunState.LEASED])

@@ -12,7 +12,7 @@ from wheelsched import protocol
 from wheelsched.builtin import NOOP, Allowed, builtin_tasks
 from wheelsched.definition import check_announced, given_from_api
 from wheelsched.errors import FailedPreconditionError, InvalidArgumentError, PayloadError
-from wheelsched.model import Retry
+from wheelsched.policies import Retry
 from wheelsched.tasks import Batch, RunContext, current_run, enter_run, load_tasks, task
 
 

@@ -33,10 +33,12 @@ if TYPE_CHECKING:
         UnimplementedError,
         WheelschedError,
     )
-    from .model import Call, Catchup, Command, Enqueue, Http, Job, Overlap, Retry
+    from .model import Call, Command, Enqueue, Http, Job
+    from .policies import Catchup, Overlap, Retry
     from .schedule import At, Cron, Every, Manual
     from .staging import Applied
-    from .tasks import NotRetried, current_run, task
+    from .tasks import current_run, task
+    from .verdicts import Cancel, NotRetried, RetryAfter, Snooze
     from .views import Attempt, JobInfo, PutResults, RunError
     from .views_queues import QueueInfo
     from .views_runs import Enqueued, EnqueueResults, Group
@@ -52,6 +54,7 @@ __all__ = [
     "Backfill",
     "Calendar",
     "Call",
+    "Cancel",
     "Catchup",
     "Client",
     "Command",
@@ -84,11 +87,13 @@ __all__ = [
     "QueueInfo",
     "ResourceExhaustedError",
     "Retry",
+    "RetryAfter",
     "Run",
     "RunError",
     "RunFailed",
     "RunTimeout",
     "ScheduleError",
+    "Snooze",
     "StorageFullError",
     "TzDiff",
     "UnavailableError",
@@ -106,10 +111,12 @@ __version__ = "0.1.0"
 _FROM = {
     "aclient": ("AsyncClient", "AsyncRun"),
     "client": ("Client", "Run", "default_socket_path"),
-    "model": ("Call", "Catchup", "Command", "Enqueue", "Http", "Job", "Overlap", "Retry"),
+    "model": ("Call", "Command", "Enqueue", "Http", "Job"),
+    "policies": ("Catchup", "Overlap", "Retry"),
     "staging": ("Applied",),
     "schedule": ("At", "Cron", "Every", "Manual"),
-    "tasks": ("NotRetried", "current_run", "task"),
+    "tasks": ("current_run", "task"),
+    "verdicts": ("Cancel", "NotRetried", "RetryAfter", "Snooze"),
     "views": ("Attempt", "JobInfo", "PutResults", "RunError"),
     "views_queues": ("QueueInfo",),
     "views_runs": ("EnqueueResults", "Enqueued", "Group"),

@@ -57,6 +57,7 @@ cdef inline bytes blob_bytes(Blob* b):
 
 
 cdef Blob* blob_from(bytes data) except? NULL
+cdef Blob* blob_instead(Blob* old, bytes data) except? NULL
 
 
 cdef class Rows:

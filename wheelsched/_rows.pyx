@@ -20,6 +20,13 @@ cdef Blob* blob_from(bytes data) except? NULL:
     return b
 
 
+cdef Blob* blob_instead(Blob* old, bytes data) except? NULL:
+    """As blob_from, and the blob whose place it takes is dropped; kept when memory is out."""
+    cdef Blob* b = blob_from(data)
+    blob_drop(old)
+    return b
+
+
 cdef class Rows:
     """Base of JobTable and RunTable; a subclass sets `row_size` and overrides `dump_rows` and `clear_row`."""
 

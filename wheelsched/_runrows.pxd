@@ -22,6 +22,9 @@ cdef enum:
     REDRIVE = 8
     DISCARD = 9
     SUPERSEDE = 10
+    SPARE = 11
+    REDRIVE_AT = 12
+    SNOOZED = 8  # model.Outcome
     # model.Reason, model.Trigger
     OVERLAP = 1
     MISFIRE = 2
@@ -75,7 +78,7 @@ cdef packed struct Run:
     uint8_t reason       # model.Reason
     uint8_t disposition  # model.Disposition
     uint8_t flags        # CANCEL_ASKED, DISCARDED, LATE, TOLD (of a dead letter: its hooks were called)
-    uint16_t unused
+    uint16_t snoozes     # attempts that asked for another time and were not counted; stops at the largest number
 
 cdef struct List:
     uint32_t head

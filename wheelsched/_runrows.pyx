@@ -19,7 +19,7 @@ RUN_DTYPE = np.dtype([
     ("started_us", "<i8"), ("ended_us", "<i8"), ("token", "<i8"), ("order", "<u8"), ("payload", "<u8"), ("result", "<u8"),
     ("history", "<u8"), ("job", "<u4"), ("spec", "<u4"), ("worker", "<u4"), ("missed", "<u4"), ("count", "<u4"), ("list_id", "<u4"),
     ("prev", "<u4"), ("next", "<u4"), ("job_prev", "<u4"), ("job_next", "<u4"), ("attempt", "<u2"), ("budget", "<u2"),
-    ("state", "u1"), ("outcome", "u1"), ("trigger", "u1"), ("reason", "u1"), ("disposition", "u1"), ("flags", "u1"), ("unused", "<u2"),
+    ("state", "u1"), ("outcome", "u1"), ("trigger", "u1"), ("reason", "u1"), ("disposition", "u1"), ("flags", "u1"), ("snoozes", "<u2"),
 ])
 assert RUN_DTYPE.itemsize == sizeof(Run)
 

@@ -33,8 +33,10 @@ class RunTable(RunRows):
         ended: NDArray[np.int64], due: NDArray[np.int64], results: dict[int, bytes], histories: dict[int, bytes],
     ) -> None:
         """End attempts."""
-    def change(self, slots: NDArray[np.uint32], event: int, at: int, histories: dict[int, bytes]) -> None:
-        """Cancel, redrive or discard."""
+    def redrive(self, slots: NDArray[np.uint32], due: NDArray[np.int64], at: int) -> None:
+        """Dead letters get all their attempts anew: at once, or from an instant later than `at` on."""
+    def change(self, slots: NDArray[np.uint32], event: int, at: int) -> None:
+        """Cancel or discard."""
     def set_history(self, slot: int, history: bytes) -> None:
         """Replace what is packed of one run's past."""
     def ask_cancel(self, slots: NDArray[np.uint32]) -> None:
@@ -59,8 +61,8 @@ class RunTable(RunRows):
         """1 where a row for that job and nominal time is there."""
     def held(self, ids: bytes, tokens: NDArray[np.int64]) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
         """(rows, verdict): 1 held under that token, 2 stale, 3 ended before under that very token."""
-    def peek(self, list_id: int, limit: int) -> NDArray[np.uint32]:
-        """The first rows of a list."""
+    def peek(self, list_id: int, limit: int, behind: int = 0) -> NDArray[np.uint32]:
+        """The first rows of a list; those alone that entered it behind a place."""
     def ready(self) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """Ready lines that are not empty: rows list, waiting, leased of its queue, leased of its key, queue, key, leased of its job;
         and since when (in microseconds) the head of each has waited."""

@@ -5,11 +5,11 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from wheelsched._jobs cimport Job
-from wheelsched._rows cimport NONE, Blob, blob_bytes, blob_data, blob_drop, blob_from, blob_share
+from wheelsched._rows cimport NONE, Blob, blob_bytes, blob_data, blob_drop, blob_from, blob_instead, blob_share
 from wheelsched._runrows cimport (
     BY_BACKFILL, BY_ENQUEUE, BY_SCHEDULE, CANCEL, CANCEL_ASKED, DEAD, DEAD_LIST, DISCARD, DISCARDED, DUE, EXPIRED, FINISHED_LIST, FIRED,
-    GIVE_BACK, GRANT, LATE, LEASED, MOVED, OVERLAP, QUEUED, REDRIVE, RETRY_WAIT, SCHEDULED, SKIPPED, SUCCEEDED, SUPERSEDE, TOLD, List,
-    Run, RunRows, blob_of, is_waiting,
+    GIVE_BACK, GRANT, LATE, LEASED, MOVED, OVERLAP, QUEUED, REDRIVE, REDRIVE_AT, RETRY_WAIT, SCHEDULED, SKIPPED, SNOOZED, SPARE, SUCCEEDED,
+    SUPERSEDE, TOLD, List, Run, RunRows, blob_of, is_waiting,
 )
 
 import numpy as np
@@ -179,9 +179,7 @@ cdef class RunTable(RunRows):
         self.wake(slots, at)
         cdef Run* r = self.run(slots[0])
         r.nominal_us = r.due_us = at
-        blob_drop(r.payload)
-        r.payload = NULL
-        r.payload = blob_from(payload)
+        r.payload = blob_instead(r.payload, payload)
 
     def grant(self, const uint32_t[::1] slots, uint32_t worker, uint32_t list_id, int64_t token, int64_t at):
         """Lease queued runs to a worker, tokens counting up from `token`. An attempt is spent."""
@@ -234,6 +232,10 @@ cdef class RunTable(RunRows):
             r.outcome = outcome[i]
             if r.state == RETRY_WAIT:
                 r.due_us = due[i]
+                if event[i] == SPARE:
+                    r.attempt -= 1
+                    if outcome[i] == SNOOZED and r.snoozes < 0xFFFF:
+                        r.snoozes += 1
             else:
                 self.settle(slots[i])
             if r.state == SUCCEEDED:
@@ -242,48 +244,47 @@ cdef class RunTable(RunRows):
                 self.jobs.job(r.job).failures += 1
         for i, data in results.items():
             r = self.run(slots[i])
-            blob_drop(r.result)
-            r.result = NULL
-            r.result = blob_from(data)
+            r.result = blob_instead(r.result, data)
         for i, data in histories.items():
-            r = self.run(slots[i])
-            blob_drop(r.history)
-            r.history = NULL
-            r.history = blob_from(data)
+            self.set_history(slots[i], data)
 
-    def change(self, const uint32_t[::1] slots, uint8_t event, int64_t at, dict histories):
-        """Cancel, redrive or discard."""
+    def redrive(self, const uint32_t[::1] slots, const int64_t[::1] due, int64_t at):
+        """Dead letters get all their attempts anew: at once, or from an instant later than `at` on."""
         cdef Py_ssize_t i
         cdef Run* r
-        cdef bytes data
+        assert slots.shape[0] == due.shape[0]
+        self.verify(slots, REDRIVE)
+        for i in range(slots.shape[0]):
+            self.move(slots[i], REDRIVE_AT if due[i] > at else REDRIVE)
+            r = self.run(slots[i])
+            r.budget = min(0xFFFF, r.attempt + self.specs[r.spec].attempts)
+            r.queued_us = at
+            if due[i] > at:
+                r.due_us = due[i]
+            else:
+                self.push(self.line_of(r), slots[i])
+
+    def change(self, const uint32_t[::1] slots, uint8_t event, int64_t at):
+        """Cancel or discard."""
+        cdef Py_ssize_t i
+        cdef Run* r
         self.verify(slots, event)
         for i in range(slots.shape[0]):
             self.move(slots[i], event)
             r = self.run(slots[i])
-            if event == REDRIVE:
-                r.budget = min(0xFFFF, r.attempt + self.specs[r.spec].attempts)
-                r.queued_us = at
-                self.push(self.line_of(r), slots[i])
-            elif event == DISCARD:
+            if event == DISCARD:
                 r.flags |= DISCARDED
                 self.push(FINISHED_LIST, slots[i])
             else:
                 r.ended_us = at
                 self.settle(slots[i])
-        for i, data in histories.items():
-            r = self.run(slots[i])
-            blob_drop(r.history)
-            r.history = NULL
-            r.history = blob_from(data)
 
     def set_history(self, uint32_t slot, bytes history):
         """Replace what is packed of one run's past."""
         assert self.live(slot), f"no run in row {slot}"
         cdef Run* r = self.run(slot)
         self.touch(slot)
-        blob_drop(r.history)
-        r.history = NULL
-        r.history = blob_from(history)
+        r.history = blob_instead(r.history, history)
 
     def ask_cancel(self, const uint32_t[::1] slots):
         """Mark leased runs: whatever their attempt comes to, they end as cancelled unless they succeed."""
@@ -415,16 +416,19 @@ cdef class RunTable(RunRows):
                 v[i] = 3
         return out, verdict
 
-    def peek(self, uint32_t list_id, uint32_t limit):
-        """The first rows of a list in order, at most `limit`: uint32 array."""
+    def peek(self, uint32_t list_id, uint32_t limit, uint64_t behind=0):
+        """The first rows of a list in order, at most `limit`: uint32 array. `behind`: those alone that entered it later."""
         assert list_id < self.list_count
-        cdef uint32_t n = min(limit, self.lists[list_id].count), i, s = self.lists[list_id].head
-        out = np.empty(n, np.uint32)
-        cdef uint32_t[::1] slots = out
-        for i in range(n):
-            slots[i] = s
+        cdef uint32_t n = 0, s = self.lists[list_id].head
+        while s != NONE and behind and self.run(s).order <= behind:
             s = self.run(s).next
-        return out
+        out = np.empty(min(limit, self.lists[list_id].count), np.uint32)
+        cdef uint32_t[::1] slots = out
+        while s != NONE and n < slots.shape[0]:
+            slots[n] = s
+            n += 1
+            s = self.run(s).next
+        return out[:n]
 
     def ready(self):
         """Ready lines that are not empty: [list, waiting, leased of its queue, leased of its key, queue, key, leased of its job] as columns

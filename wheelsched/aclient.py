@@ -22,9 +22,9 @@ from .aclient_runs import AsyncRunCalls
 from .atransport import AsyncTransport
 from .bulk import put_many_flow
 from .client import RETRY_FOR_S, TIMEOUT_S, WAIT_GRACE_S, clock_offset, default_socket_path, user_name
-from .errors import NotFoundError, RunTimeout, WheelschedError
+from .errors import NotFoundError, WheelschedError
 from .transport import check_path
-from .verbs import WAIT_S_MAX, Verbs, call_seconds, outcome
+from .verbs import WAIT_S_MAX, Verbs, call_seconds, outcome, unfinished
 from .verbs_events import AsyncEventVerbs
 from .verbs_time import TimeVerbs
 from .views import RunInfo
@@ -72,7 +72,7 @@ class AsyncRun(RunInfo):
         while not self.final:
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
-                raise RunTimeout(f"run {self.id} of {self.job} is {self.state} after {seconds:g} s", state=self.state)
+                raise unfinished(self, seconds or 0.0)
             wait_s = WAIT_S_MAX if left is None else min(left, WAIT_S_MAX)
             self._become(await self._client.wait_run(self.id, wait_s))
         return outcome(self)

@@ -117,7 +117,8 @@ class Alarms:
 
 def not_started(fields: Any) -> NDArray[np.bool_]:
     """Which runs no worker has had yet."""
-    return np.asarray((fields["state"] <= RunState.QUEUED) & (fields["attempt"] == 0), np.bool_)
+    new = (fields["attempt"] == 0) & (fields["snoozes"] == 0) & (fields["outcome"] == 0)
+    return np.asarray((fields["state"] <= RunState.QUEUED) & new, np.bool_)
 
 
 __all__ = ["Alarms", "Cause", "not_started"]

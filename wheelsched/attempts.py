@@ -4,17 +4,27 @@ map for each completion that was refused. Pure.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgpack
 
+from .model import Outcome
 
-def pack_attempt(row: Any, started_us: int, ended_us: int, outcome: int, result: bytes) -> bytes:
-    """One ended attempt as it is kept behind the others."""
+SNOOZES_KEPT: Final = 20  # of a run: the latest; a run may snooze for ever
+
+
+def with_attempt(history: bytes, row: Any, started_us: int, ended_us: int, outcome: int, result: bytes) -> bytes:
+    """One ended attempt behind the others; the oldest snoozes make room for the latest."""
     data: bytes = msgpack.packb(
         [int(row["attempt"]), int(row["token"]), int(row["worker"]), started_us, ended_us, outcome, result], use_bin_type=True
     )
-    return data
+    if outcome == Outcome.SNOOZED and row["snoozes"] >= SNOOZES_KEPT:
+        kept = _entries(history)
+        snoozes = [i for i, entry in enumerate(kept) if isinstance(entry, list) and entry[5] == Outcome.SNOOZED]
+        for i in reversed(snoozes[: len(snoozes) - SNOOZES_KEPT + 1]):
+            del kept[i]
+        history = b"".join(msgpack.packb(entry, use_bin_type=True) for entry in kept)
+    return history + data
 
 
 def pack_stale(token: int, worker: int, outcome: int, at_us: int) -> bytes:
@@ -23,15 +33,13 @@ def pack_stale(token: int, worker: int, outcome: int, at_us: int) -> bytes:
     return data
 
 
-def unpack_past(data: bytes) -> tuple[list[list[Any]], list[dict[str, Any]]]:
-    """(attempts, refused completions) kept in `data`, each oldest first."""
-    attempts: list[list[Any]] = []
-    stale: list[dict[str, Any]] = []
+def _entries(data: bytes) -> list[Any]:
     unpacker = msgpack.Unpacker(raw=False)
     unpacker.feed(data)
-    for entry in unpacker:
-        if isinstance(entry, list):
-            attempts.append(entry)
-        else:
-            stale.append(entry)
-    return attempts, stale
+    return list(unpacker)
+
+
+def unpack_past(data: bytes) -> tuple[list[list[Any]], list[dict[str, Any]]]:
+    """(attempts, refused completions) kept in `data`, each oldest first."""
+    entries = _entries(data)
+    return [entry for entry in entries if isinstance(entry, list)], [entry for entry in entries if isinstance(entry, dict)]

@@ -88,12 +88,13 @@ def end_silent(engine: Engine) -> None:
         rows, verdict = engine.state.runs.held(b"".join(beat.run_id for beat in over.values()), token)
         assert (verdict == 1).all(), "what has ended is forgotten"
         limits = engine.specs.silence[engine.state.runs.gather(rows)["spec"]].tolist()
-        results = {
-            i: msgpack.packb({"type": "wheelsched.TimedOut", "message": f"timed out: no heartbeat for {limit / US:g} s", "traceback": ""})
+        said = {
+            i: {"type": "wheelsched.TimedOut", "message": f"timed out: no heartbeat for {limit / US:g} s", "traceback": ""}
             for i, limit in enumerate(limits)
         }
+        results = {i: msgpack.packb(result) for i, result in said.items()}
         outcome, zero = np.full(len(rows), Outcome.TIMED_OUT, np.uint8), np.zeros(len(rows), np.int64)
-        end_attempts(engine, rows, outcome, zero, zero + now.wall_us, results)
+        end_attempts(engine, rows, outcome, zero, zero + now.wall_us, results, said)
     live.wake_us = min((beat.due_us for beat in live.beats.values()), default=NEVER)
 
 

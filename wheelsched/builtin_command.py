@@ -14,7 +14,8 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 from . import process
-from .tasks import NotRetried, RunContext, current_run
+from .tasks import RunContext, current_run
+from .verdicts import NotRetried
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

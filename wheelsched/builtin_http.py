@@ -27,7 +27,8 @@ from urllib.parse import urljoin
 from .builtin_network import networks, permitted
 from .errors import ConfigError, InvalidArgumentError
 from .model import OUTPUT_MAX, REDIRECTS_MAX, US, parse_duration
-from .tasks import NotRetried, current_run
+from .tasks import current_run
+from .verdicts import NotRetried
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -42,6 +42,7 @@ PAUSE_AFTER_MAX: Final = 255
 _COUNT_MAX: Final = 1_000_000
 _RUNS_MAX: Final = 2**31 - 1
 _NOT_ON_MAX: Final = 100
+_RULE: Final = ("attempts", "backoff_us", "factor", "cap_us")  # of a retry policy, and of its rule for an error
 _ERROR_NAME_MAX: Final = 200
 _BUFFER_ALL_MAX: Final = 100  # house default of `buffer_all` without a max
 _DAY_US: Final = 86_400 * US
@@ -101,19 +102,32 @@ def _key(value: Any, what: str) -> str:
 
 
 def _retry(value: Any, what: str) -> dict[str, Any]:
-    got = fields(value, what, ("attempts", "backoff_us", "factor", "cap_us", "not_on"))
-    factor = got["factor"]
-    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= 1_000:  # NaN fails too
-        raise InvalidArgumentError(f"retry factor: a number from 1 to 1000 is wanted, not {str(factor)[:60]}")
+    got = fields(value, what, (*_RULE, "not_on", "errors"))
     not_on = [] if got["not_on"] is None else got["not_on"]
     if not isinstance(not_on, list | tuple) or len(not_on) > _NOT_ON_MAX:
         raise InvalidArgumentError(f"retry not_on: a list of at most {_NOT_ON_MAX} names of exception types is wanted")
+    errors = {} if got["errors"] is None else got["errors"]
+    if not isinstance(errors, dict) or len(errors) > _NOT_ON_MAX:
+        raise InvalidArgumentError(f"retry errors: a map of at most {_NOT_ON_MAX} names of exception types to their rules is wanted")
+    rule = _retry_rule(got)
+    out: dict[str, Any] = {**rule, "not_on": [_text(name, "retry not_on", _ERROR_NAME_MAX) for name in not_on]}
+    if errors:
+        out["errors"] = {
+            _text(name, "retry errors", _ERROR_NAME_MAX): _retry_rule(fields(one, f"retry errors {str(name)[:60]!r}", _RULE))
+            for name, one in sorted(errors.items(), key=str)
+        }
+    return out
+
+
+def _retry_rule(got: dict[str, Any]) -> dict[str, Any]:
+    factor = got["factor"]
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= 1_000:  # NaN fails too
+        raise InvalidArgumentError(f"retry factor: a number from 1 to 1000 is wanted, not {str(factor)[:60]}")
     return {
         "attempts": _integer(got["attempts"], "retry attempts", 1, ATTEMPTS_MAX),
         "backoff_us": _duration(got["backoff_us"], "retry backoff", 0),
         "factor": float(factor),
         "cap_us": _duration(got["cap_us"], "retry cap", 0),
-        "not_on": [_text(name, "retry not_on", _ERROR_NAME_MAX) for name in not_on],
     }
 
 

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from . import verbs_queues
 from .bulk import put_many_flow
 from .client_runs import RunCalls
-from .errors import NotFoundError, RunTimeout, WheelschedError
+from .errors import NotFoundError, WheelschedError
 from .transport import Transport, check_path
-from .verbs import WAIT_S_MAX, Verbs, call_seconds, outcome
+from .verbs import WAIT_S_MAX, Verbs, call_seconds, outcome, unfinished
 from .verbs_events import EventVerbs
 from .verbs_time import TimeVerbs
 from .views import RunInfo
@@ -97,7 +97,7 @@ class Run(RunInfo):
     def result(self, timeout: Any = None) -> Any:
         """Wait for its end and give the return value. `timeout`: a duration; None waits as long as it takes.
 
-        RunFailed when it ended otherwise (`detail` has `state` and `error`), RunTimeout when it is not final in time.
+        RunFailed when it ended otherwise (`detail` has `state`, `error`, `reason`), RunTimeout when it is not final in time.
         """
         seconds = call_seconds(timeout, None)
         end = None if seconds is None else time.monotonic() + seconds
@@ -106,7 +106,7 @@ class Run(RunInfo):
         while not self.final:
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
-                raise RunTimeout(f"run {self.id} of {self.job} is {self.state} after {seconds:g} s", state=self.state)
+                raise unfinished(self, seconds or 0.0)
             wait_s = WAIT_S_MAX if left is None else min(left, WAIT_S_MAX)
             self._become(self._client.wait_run(self.id, wait_s))
         return outcome(self)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .checks import CHECKS, check_instant, check_together, check_union_size, fields
 from .errors import InvalidArgumentError, ScheduleError
-from .model import HOOKS, NEVER, US, Catchup, Overlap, Retry, parse_duration, parse_instant
+from .model import HOOKS, NEVER, US, parse_duration, parse_instant
+from .policies import Catchup, Overlap, Retry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -60,6 +61,8 @@ def _api_retry(value: Any, what: str) -> dict[str, Any]:
         value = Retry(attempts=value)
     if not isinstance(value, Retry):
         raise InvalidArgumentError(f"{what}: Retry(...) or a number of attempts is wanted, not {type(value).__name__}")
+    if not isinstance(value.errors, dict):
+        raise InvalidArgumentError("retry errors: names of exception types with a Retry(...) each are wanted")
     if isinstance(value.not_on, str) or not all(isinstance(name, str) for name in value.not_on):
         raise InvalidArgumentError("retry not_on: names of exception types are wanted, such as ('ValueError',)")
     return value.to_wire()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
 import numpy as np
 
-from . import chains, protocol
+from . import chains, protocol, retries
 from .arguments import column
 from .errors import InvalidArgumentError
 from .misfire import skip_unattended
@@ -26,6 +25,8 @@ ACCEPTED: Final = 1
 STALE: Final = 2
 _ENDED: Final = 3  # the run was held under that token once
 _RESULT_MAX: Final = 3 * OUTPUT_MAX + 16 * 1024
+_PLAIN: Final = {"value"}  # all there is in most result maps
+_NOTHING: Final[dict[str, Any]] = {}
 _MEASURED_MAX: Final = 10_000  # runs that a moving mean remembers
 
 
@@ -39,29 +40,21 @@ def finish(engine: Engine, cmd: Incoming) -> bytes:
     if not isinstance(ids, bytes) or len(ids) != 16 * n:
         raise InvalidArgumentError("finish: id has 16 bytes a row")
     outcome, started, ended = column(args, "outcome", "u1", n), column(args, "started_us", "<i8", n), column(args, "ended_us", "<i8", n)
-    if n and not (int(outcome.min()) >= 1 and int(outcome.max()) <= Outcome.NOT_STARTED):
-        raise InvalidArgumentError("finish: outcome is a number from 1 to 7")
+    if n and not (int(outcome.min()) >= 1 and int(outcome.max()) <= Outcome.SNOOZED):
+        raise InvalidArgumentError("finish: outcome is a number from 1 to 8")
     for name, times in (("started_us", started), ("ended_us", ended)):
         if n and not (int(times.min()) >= 0 and int(times.max()) <= INSTANT_MAX_US):
             raise InvalidArgumentError(f"finish: {name} is in microseconds since 1970, up to the year 9999")
-    results: dict[int, bytes] = {}
-    sparse = args.get("result", [])
-    if not isinstance(sparse, list):
-        raise InvalidArgumentError("finish: result is a list of [row, map]")
-    for pair in sparse:
-        if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], int) or not 0 <= pair[0] < n:
-            raise InvalidArgumentError("finish: result is a list of [row, map]")
-        data = msgpack.packb(pair[1], use_bin_type=True)
-        if not isinstance(pair[1], dict) or len(data) > _RESULT_MAX:
-            raise InvalidArgumentError(f"finish: a result is a map of at most {_RESULT_MAX} bytes")
-        results[pair[0]] = data
+    results, said = _read_results(args.get("result", []), n, outcome)
+    if n and int(outcome.max()) == Outcome.SNOOZED and any(i not in said for i in np.flatnonzero(outcome == Outcome.SNOOZED).tolist()):
+        raise InvalidArgumentError("finish: outcome 8 (snoozed) goes with snooze_us in its result: for how long")
     rows, verdict = engine.state.runs.held(ids, token)
     held = np.flatnonzero(verdict == 1)
     first = np.unique(rows[held], return_index=True)[1]  # the same completion twice in one frame counts once
     held = held[np.sort(first)]
-    end_attempts(engine, rows[held], outcome[held], started[held], ended[held], {
-        k: results[i] for k, i in enumerate(held.tolist()) if i in results
-    } if results else {})
+    mine = list(enumerate(held.tolist())) if results else []
+    end_attempts(engine, rows[held], outcome[held], started[held], ended[held],
+                 {k: results[i] for k, i in mine if i in results}, {k: said[i] for k, i in mine if i in said})
     engine.effects.finished.append((session.worker, token))
     # a repeat is answered as the first was; another outcome under a token whose attempt has ended is late
     late = np.flatnonzero(verdict == _ENDED)
@@ -72,6 +65,28 @@ def finish(engine: Engine, cmd: Incoming) -> bytes:
         record_stale(engine, session.worker, rows, token, outcome, stale)
         engine.counters["stale"] += int(stale.sum())
     return protocol.encode_ok(cmd.request.id, {"verdict": np.where(stale, STALE, ACCEPTED).astype(np.uint8).tobytes()})
+
+
+def _read_results(sparse: Any, n: int, outcome: NDArray[np.uint8]) -> tuple[dict[int, bytes], dict[int, dict[str, Any]]]:
+    """Result maps by row, as they are kept; and of those that did not succeed, as they came."""
+    results: dict[int, bytes] = {}
+    said: dict[int, dict[str, Any]] = {}
+    if not isinstance(sparse, list):
+        raise InvalidArgumentError("finish: result is a list of [row, map]")
+    for pair in sparse:
+        if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], int) or not 0 <= pair[0] < n:
+            raise InvalidArgumentError("finish: result is a list of [row, map]")
+        row, result = pair
+        if isinstance(result, dict) and result.keys() != _PLAIN:
+            retries.check_result(result, int(outcome[row]))
+            if outcome[row] != Outcome.SUCCEEDED:
+                said[row] = result
+                result = {key: value for key, value in result.items() if key != "bases"} if "bases" in result else result
+        data = msgpack.packb(result, use_bin_type=True)
+        if not isinstance(result, dict) or len(data) > _RESULT_MAX:
+            raise InvalidArgumentError(f"finish: a result is a map of at most {_RESULT_MAX} bytes")
+        results[row] = data
+    return results, said
 
 
 def _measure(engine: Engine, spec: NDArray[np.uint32], took: NDArray[np.int64]) -> None:
@@ -87,8 +102,11 @@ def _measure(engine: Engine, spec: NDArray[np.uint32], took: NDArray[np.int64]) 
 
 
 def end_attempts(engine: Engine, rows: NDArray[np.uint32], outcome: NDArray[np.uint8], started: NDArray[np.int64],
-                 ended: NDArray[np.int64], results: dict[int, bytes]) -> None:
-    """Decide what each ended attempt leads to, and record it. A deleted job's failure is not retried: the run is cancelled."""
+                 ended: NDArray[np.int64], results: dict[int, bytes], said: dict[int, dict[str, Any]]) -> None:
+    """Decide what each ended attempt leads to, and record it. A deleted job's failure is not retried: the run is cancelled.
+
+    `results` are the maps as they are kept, `said` those of attempts that did not succeed, as the worker sent them.
+    """
     back = outcome == Outcome.NOT_STARTED
     fields = engine.state.runs.gather(rows)
     engine.running.forget(fields["token"])
@@ -102,19 +120,19 @@ def end_attempts(engine: Engine, rows: NDArray[np.uint32], outcome: NDArray[np.u
     event = np.full(len(rows), Event.SUCCEED, np.uint8)
     due = np.zeros(len(rows), np.int64)
     for i in np.flatnonzero(take & (outcome != Outcome.SUCCEEDED)).tolist():
-        if asked[i] or outcome[i] == Outcome.CANCELLED or deleted[i]:
+        if asked[i] or deleted[i]:
             event[i] = Event.CANCEL
         else:
-            event[i], due[i] = _after_failure(engine, fields[i], results.get(i, b""))
+            event[i], due[i] = retries.decide(engine, fields[i], int(outcome[i]), said.get(i, _NOTHING))
     keep = np.flatnonzero(take).tolist()
     engine.record("FINISH", {
         "at": engine.now.wall_us, "run": rows[take], "event": event[take], "outcome": outcome[take], "started": started[take],
         "ended": ended[take], "due": due[take], "result": [[k, results[i]] for k, i in enumerate(keep) if i in results] if results else [],
     })
-    retry = event == Event.RETRY
+    retry = (event == Event.RETRY) | (event == Event.SPARE)
     if retry.any():
         engine.arm_retries(rows[retry], due[retry])
-    _count(engine, event[take], fields[take], started[take])
+    _count(engine, event[take], outcome[take], fields[take], started[take])
     timed = take & (started > 0) & (ended >= started)
     if timed.any():
         _measure(engine, fields["spec"][timed], (ended - started)[timed])
@@ -150,30 +168,15 @@ def _pause_failing(engine: Engine, jobs: NDArray[np.uint32]) -> None:
         engine.arm_jobs(rows, never)
 
 
-def _count(engine: Engine, event: NDArray[np.uint8], fields: NDArray[Any], started: NDArray[np.int64]) -> None:
+def _count(engine: Engine, event: NDArray[np.uint8], outcome: NDArray[np.uint8], fields: NDArray[Any], started: NDArray[np.int64]) -> None:
     for name, number in (("succeeded", Event.SUCCEED), ("retried", Event.RETRY), ("dead", Event.EXHAUST), ("cancelled", Event.CANCEL)):
         engine.counters[name] += int((event == number).sum())
+    engine.counters["snoozed"] += int(((event == Event.SPARE) & (outcome == Outcome.SNOOZED)).sum())
     timely = fields["trigger"] != Trigger.BACKFILL  # what makes up for the past is late by nature
     wanted = np.where(fields["disposition"] == Disposition.MOVED, np.maximum(fields["due_us"], fields["nominal_us"]), fields["nominal_us"])
     engine.effects.lags.append(("done", wanted[timely & (event == Event.SUCCEED)]))
     first = timely & (fields["attempt"] == 1) & (started > 0)
     engine.effects.start_lags.append((started - wanted)[first])
-
-
-def _after_failure(engine: Engine, row: Any, result: bytes) -> tuple[int, int]:
-    """RETRY with its instant, or EXHAUST: attempts used up, or an error that is never retried."""
-    retry = engine.state.specs[int(row["spec"])]["retry"]
-    if row["attempt"] >= row["budget"]:
-        return Event.EXHAUST, 0
-    if result:
-        told = msgpack.unpackb(result, raw=False)
-        kind = str(told.get("type", ""))
-        if told.get("retry") is False or kind in retry["not_on"] or kind.rpartition(".")[2] in retry["not_on"]:
-            return Event.EXHAUST, 0
-    wait = min(retry["cap_us"], retry["backoff_us"] * retry["factor"] ** min(int(row["attempt"]) - 1, 60))
-    draw = blake2b(b"".join(row[x].tobytes() for x in ("id_high", "id_low", "attempt")), digest_size=8, person=b"wheelsched.wait")
-    spread = int.from_bytes(draw.digest(), "big") / 2**64
-    return Event.RETRY, engine.now.wall_us + int(wait * (1 + spread / 2))
 
 
 def give_back(engine: Engine, rows: NDArray[np.uint32]) -> None:

@@ -120,7 +120,7 @@ class Engine:
         self._housekeeping_us = now.mono_us
         self.counters: dict[str, int] = dict.fromkeys(
             ("created", "skipped", "succeeded", "failed", "retried", "dead", "cancelled", "stale", "given_back", "late", "untold",
-             "expired"), 0
+             "expired", "snoozed"), 0
         )
         now_ms = now.wall_us // MS
         self.wall = Wheel(now_ms)  # jobs by next nominal time
@@ -272,7 +272,7 @@ class Engine:
             scheduled = (rows["state"] == RunState.SCHEDULED) & (rows["due_us"] >= 0)
             self.delayed.add(runs[scheduled], ceil_ms(rows["due_us"][scheduled]))
             waiting = rows["state"] == RunState.RETRY_WAIT
-            self.arm_retries(runs[waiting], rows["due_us"][waiting])
+            self.arm_retries(runs[waiting], self._at_most(rows[waiting]))
             turns = (rows["state"] == RunState.SCHEDULED) & (rows["due_us"] < 0)
             self._turns.update(rows["job"][turns].tolist())
             backfill = (rows["trigger"] == Trigger.BACKFILL) & (rows["state"] <= RunState.RETRY_WAIT)
@@ -298,10 +298,14 @@ class Engine:
 
     def arm_retries(self, rows: NDArray[np.uint32], due_us: NDArray[np.int64]) -> None:
         """Retry waits run on the monotonic clock: a step of the wall clock neither shortens nor stretches them."""
-        specs, which = np.unique(self.state.runs.gather(rows)["spec"], return_inverse=True)
-        longest = np.array([self.state.specs[s]["retry"]["cap_us"] * 3 // 2 + 1 for s in specs.tolist()], np.int64)
-        wait = np.clip(due_us - self.now.wall_us, 0, longest[which])  # the clock may have been set meanwhile
+        wait = np.maximum(due_us - self.now.wall_us, 0)
         self.mono.add(np.ascontiguousarray(rows), ceil_ms(self.now.mono_us + wait))
+
+    def _at_most(self, rows: NDArray[Any]) -> NDArray[np.int64]:
+        """Instants of waiting runs, none further than it was when the wait began: the clock may have been set meanwhile."""
+        due, ended = rows["due_us"], rows["ended_us"]
+        since = np.where(ended <= due, np.maximum(ended, rows["queued_us"]), rows["queued_us"])
+        return np.asarray(np.minimum(due, self.now.wall_us + np.maximum(due - since, 0)), np.int64)
 
     def _due(self) -> None:
         rows = self.wall.advance(self.now.wall_us // MS, BATCH_MAX)

@@ -1,8 +1,9 @@
 """What each kind of record tells, in columns: the events of a record in their order. Pure.
 
 Every kind of record is in `_TELL`, or in `NOT_TOLD` with the reason. An ending is told by what it led to: run.succeeded, run.failed (there
-will be another attempt), run.dead, run.cancelled. The run that a hook or `on_missed` makes is told as any other (run.created, its reason
-`chain`), and so is a refused completion (run.stale). Told of by no event: progress, which is in no record; and what is in NOT_TOLD.
+will be another attempt), run.snoozed, run.dead, run.cancelled. The run that a hook or `on_missed` makes is told as any other (run.created,
+its reason `chain`), and so is a refused completion (run.stale). Told of by no event: progress, which is in no record; and what is in
+NOT_TOLD.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ KINDS: Final = (  # in the order of their numbers on the wire of this server; a 
     "run.created", "run.queued", "run.leased", "run.succeeded", "run.failed", "run.dead", "run.cancelled", "run.skipped", "run.late",
     "run.cancelling", "run.discarded", "run.moved", "run.withdrawn", "job.created", "job.updated", "job.paused", "job.resumed",
     "job.finished", "job.deleted", "job.retimed", "occurrence.skipped", "occurrence.moved", "occurrence.restored", "worker.joined",
-    "worker.gone", "queue.changed", "calendar.changed", "held", "released", "server.started", "clock.set_back", "run.stale",
+    "worker.gone", "queue.changed", "calendar.changed", "held", "released", "server.started", "clock.set_back", "run.stale", "run.snoozed",
+    "run.redriven",
 )
 NOT_TOLD: Final = {
     "SPEC": "the PUT or ENQUEUE that needs the definition is told",
@@ -51,6 +53,7 @@ _OF_JOB: Final = {
 }
 ENDINGS: Final = {  # what can happen to an attempt that ends
     Event.SUCCEED: "run.succeeded", Event.RETRY: "run.failed", Event.EXHAUST: "run.dead", Event.CANCEL: "run.cancelled",
+    Event.SPARE: "run.snoozed",
 }
 _BY_HAND: Final = {Event.CANCEL: "run.cancelled", Event.REDRIVE: "run.queued", Event.DISCARD: "run.discarded"}
 More = dict[str, Any]
@@ -149,6 +152,8 @@ def _finish(f: dict[str, Any]) -> Told:
             return None
         told: More = {"outcome": Outcome(outcome).name.lower()}
         result = msgpack.unpackb(results[i], raw=False) if i in results else {}
+        if "reason" in result:
+            told["reason"] = str(result["reason"])
         if "type" in result:
             told |= {"error": str(result["type"]), "message": str(result.get("message", ""))}
         if state[i] == RunState.RETRY_WAIT:
@@ -179,6 +184,14 @@ def _group_end(f: dict[str, Any]) -> Told | None:
     if not len(f["run"]):
         return None
     return _runs("run.queued", RunState.QUEUED, "group")(f) if f["payload"] else _runs("run.cancelled", RunState.CANCELLED, "group")(f)
+
+
+def _redrive(f: dict[str, Any]) -> Told:
+    now = f["due"] <= f["at"]
+    kind = np.where(now, NUMBER["run.queued"], NUMBER["run.redriven"]).astype(np.uint8)
+    state = np.where(now, RunState.QUEUED, RunState.RETRY_WAIT).astype(np.uint8)
+    return Told(f["at"], kind, state, run=f["run"],
+                more=lambda i: {"reason": "redrive"} if now[i] else {"reason": "redrive", "next_us": int(f["due"][i])})
 
 
 def _supersede(f: dict[str, Any]) -> Told:
@@ -243,7 +256,7 @@ def _put(f: dict[str, Any], fresh: NDArray[np.bool_]) -> Told:
 _TELL: Final[dict[str, Callable[[dict[str, Any]], Told | None]]] = {
     "START": lambda f: _one("server.started", at=f["wall"], name=f["server"], count=f["generation"]),
     "DUE": _due, "ENQUEUE": _enqueue, "GRANT": _grant, "FINISH": _finish, "RUNS": _changed, "JOBS": _jobs, "RETIME": _retime,
-    "SUPERSEDE": _supersede, "REARM": _rearm, "WITHDRAW": _withdraw, "EXCEPT": _except, "STALE": _stale,
+    "SUPERSEDE": _supersede, "REARM": _rearm, "WITHDRAW": _withdraw, "EXCEPT": _except, "STALE": _stale, "REDRIVE": _redrive,
     "WAKE": _runs("run.queued", RunState.QUEUED), "GIVE_BACK": _runs("run.queued", RunState.QUEUED, "given_back"),
     "LATE": _runs("run.late", 0), "ASK_CANCEL": _runs("run.cancelling", RunState.LEASED),
     "GROUP_END": _group_end, "EXPIRE": _runs("run.cancelled", RunState.CANCELLED, "expired"),

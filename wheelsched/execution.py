@@ -21,7 +21,8 @@ import msgpack
 from . import process, protocol
 from .errors import PayloadError
 from .model import ERROR_TEXT_MAX, OUTPUT_MAX, Outcome
-from .tasks import Batch, NotRetried, RunContext, Task, enter_run
+from .tasks import Batch, RunContext, Task, enter_run
+from .verdicts import bases_of, name_of, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -170,9 +171,8 @@ class Outputs(Captures):
 
 
 def error_result(error: BaseException, trace: TracebackType | None) -> dict[str, Any]:
-    """{type, message, traceback} of what user code raised, each text capped; the traceback keeps its end. NotRetried: retry False."""
+    """{type, message, traceback} of what user code raised, each text capped; the traceback keeps its end. `bases`, if there are any."""
     cls = type(error)
-    name = cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
     try:
         message = str(error)
     except Exception as e:  # noqa: BLE001 - user code's __str__ may raise anything
@@ -181,10 +181,8 @@ def error_result(error: BaseException, trace: TracebackType | None) -> dict[str,
         text = "".join(traceback.format_exception(cls, error, trace))
     except Exception as e:  # noqa: BLE001 - as above, and memory may be out
         text = f"<no traceback: {type(e).__name__}>"
-    found: dict[str, Any] = {
-        "type": _text(name[:200]), "message": _text(message[:ERROR_TEXT_MAX]), "traceback": _text(text[-ERROR_TEXT_MAX:]),
-    }
-    return found | {"retry": False} if isinstance(error, NotRetried) else found
+    texts = {"type": name_of(cls), "message": message[:ERROR_TEXT_MAX], "traceback": text[-ERROR_TEXT_MAX:]}
+    return {**{key: _text(value) for key, value in texts.items()}, **bases_of(cls)}
 
 
 def _text(value: str) -> str:
@@ -388,8 +386,10 @@ class Runner:
 
     def _failed(self, work: Work, row: int, error: BaseException) -> None:
         trace = error.__traceback__
-        work.outcome[row] = Outcome.FAILED
-        work.results[row] = error_result(error, trace.tb_next if trace is not None else None)  # without our own frame
+        work.outcome[row], result = verdict(error)
+        if work.outcome[row] == Outcome.FAILED:
+            result |= error_result(error, trace.tb_next if trace is not None else None)  # without our own frame
+        work.results[row] = result
 
     def heartbeat(self, work: Work, row: int, text: str, checkpoint: bytes | None) -> None:
         """User code of this row says that it goes on."""
@@ -436,6 +436,8 @@ class Runner:
         if why == Outcome.CANCELLED and work.outcome[row] == Outcome.SUCCEEDED and self.asked != work.tokens[row]:
             return
         work.outcome[row] = why
+        for name in ("snooze_us", "retry_us", "reason", "retry", "bases"):  # what it raised counts no more
+            work.results.get(row, {}).pop(name, None)
         if why == Outcome.TIMED_OUT:
             result = work.results.setdefault(row, {})
             result.pop("value", None)

@@ -36,8 +36,9 @@ NEEDED: Final = frozenset({"why", "backfill", "history"})  # verbs that are deci
 _NAMES_LEVEL: Final = 1  # of zlib
 _FIELDS: Final = (
     "nominal_us", "created_us", "due_us", "queued_us", "started_us", "ended_us", "token", "worker", "missed", "count",
-    "attempt", "state", "outcome", "trigger", "reason", "disposition", "flags",
+    "attempt", "state", "outcome", "trigger", "reason", "disposition", "flags", "snoozes",
 )
+_LATER: Final = {"flags": np.uint8, "snoozes": np.uint16}  # blocks that were written earlier lack these: all zero
 
 
 def pack(state: State, rows: NDArray[np.uint32]) -> bytes:
@@ -99,7 +100,7 @@ class Block:
     def __getitem__(self, name: str) -> NDArray[Any]:
         if name not in self._decoded:
             column = self._block["columns"].get(name)
-            self._decoded[name] = np.zeros(self.n, np.uint8) if column is None and name == "flags" else decode_column(column)
+            self._decoded[name] = np.zeros(self.n, _LATER[name]) if column is None and name in _LATER else decode_column(column)
         return self._decoded[name]
 
     def names(self) -> list[bytes]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from . import protocol
 from .model import ERROR_TEXT_MAX, KILL_GRACE_US, NEVER, US, Outcome
-from .tasks import Batch, NotRetried, Task, check_kept, current_run, enter_run
+from .tasks import Batch, Task, check_kept, current_run, enter_run
+from .verdicts import bases_of, name_of, verdict
 
 if TYPE_CHECKING:
     from .testing import Simulator
@@ -149,22 +150,23 @@ class Inline:
             if task.batch:
                 (value,) = task.function([current_run()])
                 if isinstance(value, Exception):
-                    return Outcome.FAILED, error_map(value)
+                    return ended_by(value)
             else:
                 args, kwargs = batch.arguments(0)
                 value = task.function(*args, **kwargs)
             return Outcome.SUCCEEDED, {} if value is None else {"value": protocol.encode_value(value)}
         except Ended:
-            return held.outcome, {"type": f"wheelsched.{held.outcome.name.lower()}", "message": held.why()}
+            return held.outcome, {"type": f"wheelsched.{held.outcome.name.title().replace('_', '')}", "message": held.why()}
         except (Exception, SystemExit) as e:  # noqa: BLE001 - whatever user code raises fails this run, and only this run
-            return Outcome.FAILED, error_map(e)
+            return ended_by(e)
         finally:
             enter_run(None)
 
 
-def error_map(error: BaseException) -> dict[str, Any]:
-    """An exception as a result has it: type, message, traceback; the texts are cut."""
-    kind = type(error)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    found = {"type": name, "message": str(error)[:ERROR_TEXT_MAX], "traceback": "".join(format_exception(error))[-ERROR_TEXT_MAX:]}
-    return found | {"retry": False} if isinstance(error, NotRetried) else found
+def ended_by(error: BaseException) -> tuple[Outcome, dict[str, Any]]:
+    """Outcome and result of a task that raised; the texts are cut."""
+    outcome, result = verdict(error)
+    if outcome == Outcome.FAILED:
+        text = "".join(format_exception(error))[-ERROR_TEXT_MAX:]
+        result |= {"type": name_of(type(error)), "message": str(error)[:ERROR_TEXT_MAX], "traceback": text, **bases_of(type(error))}
+    return outcome, result

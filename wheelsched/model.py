@@ -1,4 +1,4 @@
-"""The nouns: job, run, attempt, policies, states, and the limits that bound them. Imports nothing of wheelsched but errors.
+"""The nouns: job, run, attempt, states, and the limits that bound them. Imports nothing of wheelsched but errors.
 
 Instants are int64 microseconds since the epoch, UTC (`_us`); durations too. The wheel turns in milliseconds, so nominal
 times are whole milliseconds. `NEVER` stands for "no such instant".
@@ -7,7 +7,7 @@ Lifecycle of a run, as data in `TRANSITIONS`:
 
     scheduled -> queued -> leased -> running -> succeeded
                    ^         |          |-----> retry_wait -> queued    (attempt failed, timed out or lost; attempts left)
-                   |         |          |-----> dead                    (attempts exhausted: dead letter; redrive -> queued)
+                   |         |          |-----> dead                    (attempts exhausted: dead letter; redrive -> queued | retry_wait)
                    +---------+                                          (proof that user code was not entered)
     scheduled | queued | retry_wait | leased | running -> cancelled
     scheduled -> skipped                                                 (it only waited, and another took its place)
@@ -59,6 +59,9 @@ BACKFILL_MAX: Final = 100_000  # runs one backfill makes
 QUEUES_MAX: Final = 10_000  # that have settings
 CALENDARS_MAX: Final = 10_000
 FAILURES_MAX: Final = 255  # of pause_after
+DELAY_MAX_US: Final = 366 * 86_400 * US  # of RetryAfter and Snooze
+SNOOZE_MIN_US: Final = 100 * MS  # a shorter one lasts as long
+REASON_MAX: Final = 1_000  # characters of the reason of a snooze or a cancel
 
 RETENTION_US: Final = 30 * 86_400 * US
 TOMBSTONE_US: Final = 30 * 86_400 * US
@@ -109,6 +112,8 @@ class Event(IntEnum):
     REDRIVE = 8  # a person sends a dead letter back
     DISCARD = 9  # a person gives a dead letter up: it stays dead, and goes to history
     SUPERSEDE = 10  # a later occurrence or another definition takes the place of a run that only waited
+    SPARE = 11  # the attempt ended and is not counted: it was snoozed
+    REDRIVE_AT = 12  # as REDRIVE, at an instant: a bulk of dead letters is spread over time
 
 
 TRANSITIONS: Final[dict[tuple[RunState, Event], RunState]] = {
@@ -122,9 +127,11 @@ TRANSITIONS: Final[dict[tuple[RunState, Event], RunState]] = {
     (RunState.LEASED, Event.RETRY): RunState.RETRY_WAIT,
     (RunState.LEASED, Event.EXHAUST): RunState.DEAD,
     (RunState.LEASED, Event.CANCEL): RunState.CANCELLED,
+    (RunState.LEASED, Event.SPARE): RunState.RETRY_WAIT,
     (RunState.RETRY_WAIT, Event.DUE): RunState.QUEUED,
     (RunState.RETRY_WAIT, Event.CANCEL): RunState.CANCELLED,
     (RunState.DEAD, Event.REDRIVE): RunState.QUEUED,
+    (RunState.DEAD, Event.REDRIVE_AT): RunState.RETRY_WAIT,
     (RunState.DEAD, Event.DISCARD): RunState.DEAD,
 }
 
@@ -149,6 +156,7 @@ class Outcome(IntEnum):
     INTERRUPTED = 5  # our own shutdown
     CANCELLED = 6
     NOT_STARTED = 7  # proof that user code was not entered: no attempt is spent
+    SNOOZED = 8  # user code asked for another time: no attempt is spent
 
 
 class Disposition(IntEnum):
@@ -293,71 +301,6 @@ def display_name(full: str) -> str:
     """The name as users gave it: the namespace `default` is left out, where that can be read back."""
     short = full.removeprefix("default/")
     return full if "/" in short else short
-
-
-@dataclass(frozen=True, slots=True)
-class Retry:
-    """How failures are retried. `attempts` counts all, the first included.
-
-    The wait before attempt n+1 is drawn evenly from [d, 1.5 d], d = min(cap, backoff * factor**(n-1)); the draw is a
-    stable hash of the run, so that replay and restart agree. `not_on` names exception types that are never retried.
-    """
-
-    attempts: int = 3
-    backoff: Any = "10s"
-    factor: float = 2.0
-    cap: Any = "1h"
-    not_on: tuple[str, ...] = ()
-
-    def to_wire(self) -> dict[str, Any]:
-        """Checked plain data; InvalidArgumentError says what is allowed."""
-        if isinstance(self.attempts, bool) or not isinstance(self.attempts, int) or not 1 <= self.attempts <= ATTEMPTS_MAX:
-            raise InvalidArgumentError(f"retry attempts: a whole number from 1 to {ATTEMPTS_MAX} is wanted, not {self.attempts!r}")
-        if isinstance(self.factor, bool) or not isinstance(self.factor, int | float) or not 1 <= self.factor <= 1_000:
-            raise InvalidArgumentError(f"retry factor: a number from 1 to 1000 is wanted, not {self.factor!r}")
-        return {
-            "attempts": self.attempts,
-            "backoff_us": parse_duration(self.backoff, "retry backoff"),
-            "factor": float(self.factor),
-            "cap_us": parse_duration(self.cap, "retry cap"),
-            "not_on": [self.not_on] if isinstance(self.not_on, str) else [str(n) for n in self.not_on],
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Catchup:
-    """What a misfire does: `latest`, `earliest`, `all` or `skip`; `window` bounds how far back, `max` how many (`all`)."""
-
-    policy: str = "latest"
-    window: Any = None
-    max: int | None = None
-
-    def to_wire(self) -> dict[str, Any]:
-        """Checked plain data."""
-        if self.policy not in CATCHUPS:
-            raise InvalidArgumentError(f"catchup: {self.policy!r} is not one of {', '.join(CATCHUPS)}")
-        if self.max is not None and (isinstance(self.max, bool) or not isinstance(self.max, int) or not 1 <= self.max <= 1_000_000):
-            raise InvalidArgumentError(f"catchup max: a whole number from 1 to 1000000 is wanted, not {self.max!r}")
-        window = None if self.window is None else parse_duration(self.window, "catchup window")
-        if self.policy == "all":
-            return {"policy": "all", "window_us": 86_400 * US if window is None else window, "max": self.max or 1_000}
-        return {"policy": self.policy, "window_us": window, "max": self.max}
-
-
-@dataclass(frozen=True, slots=True)
-class Overlap:
-    """What an occurrence does that is due while an earlier run of its job is active; `max` goes with `allow`, `buffer_all`."""
-
-    policy: str = "skip"
-    max: int | None = None
-
-    def to_wire(self) -> dict[str, Any]:
-        """Checked plain data."""
-        if self.policy not in OVERLAPS:
-            raise InvalidArgumentError(f"overlap: {self.policy!r} is not one of {', '.join(OVERLAPS)}")
-        if self.max is not None and (isinstance(self.max, bool) or not isinstance(self.max, int) or not 1 <= self.max <= 1_000_000):
-            raise InvalidArgumentError(f"overlap max: a whole number from 1 to 1000000 is wanted, not {self.max!r}")
-        return {"policy": self.policy, "max": self.max}
 
 
 @dataclass(frozen=True, slots=True)

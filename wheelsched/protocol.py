@@ -118,7 +118,10 @@ the resolved form, in which those from jitter on stand only when given.
                "after_completion": true}, {"kind": "at"}, {"kind": "manual"} or {"kind": "union", "of": [{schedule, param_us}, ...]} with 2
                to 100 of the others but after_completion and manual; a part with param_us 2**63-1 takes the job's
     param_us   the instant of `at` and the anchor of `every` (2**63-1: none)
-    retry      {attempts, backoff_us, factor, cap_us, not_on}
+    retry      {attempts, backoff_us, factor, cap_us, not_on, errors}; errors, only when given: {name: {attempts, backoff_us, factor,
+               cap_us}}, at most 100. The rule of the failure's type, or else of the nearest of its `bases`, takes the place of the four
+               above; a name fits a type when its dotted parts stand in the type's in that order and both end alike, and the one with the
+               most parts counts. What fits a name of not_on as well or better is not retried. attempts counts all of the run
     overlap    {policy: skip, buffer_one, buffer_latest, buffer_all, cancel_other, kill_other or allow, max (of the 4th and last, or nil)}
     catchup    {policy: latest, earliest, all or skip, window_us, max (of all, or nil)}
     jitter     {us} or {percent}: each start is put off by a stable part of it, never past the next nominal time
@@ -139,12 +142,14 @@ runs at these instants; `include`: only at these.
 A job: name, state, spec, param_us, payload, version, note, next_us, cursor_us (last decided nominal time), active (open runs),
 created_us, updated_us, and from put: result ("created" "updated" "unchanged").
 A run: id, job, trigger, task, queue, scheduled_us, created_us, queued_us, started_us, ended_us, next_us, state, reason, attempt, token,
-worker, result, missed, until_us and count (a skipped range), late (bool), disposition (text, as in a fate), blocking (run id or nil: the
-run that it had to give way to), attempts [{attempt, token, worker, started_us, ended_us, outcome, result}], stale [{token, worker,
-outcome, at_us}] (completions that were refused), progress and heartbeat_us (of the open attempt, as its own code told; or nil).
+worker, snoozed (attempts that were snoozed and not counted), result, missed, until_us and count (a skipped range), late (bool),
+disposition (text, as in a fate), blocking (run id or nil: the run that it had to give way to), attempts [{attempt, token, worker,
+started_us, ended_us, outcome, result}], stale [{token, worker, outcome, at_us}] (completions that were refused), progress and
+heartbeat_us (of the open attempt, as its own code told; or nil).
 progress of a run that waits for its group tells how many have ended.
 `result` is a map or nil: {value: bin (a MessagePack value), stdout: bin, stderr: bin, stdout_cut, stderr_cut (bytes left out), type,
-message, traceback, retry}; the last four after a failure. A worker sends retry: false for a failure that no further attempt can mend.
+message, traceback (these three after a failure), retry (false: a failure that no further attempt can mend), reason (text, of a cancel or
+a snooze), retry_us, snooze_us, cpu_us (user and system), max_rss (bytes)}.
 A fate is what became of one occurrence: {disposition, reason, run_id, at_us, text, scheduled_us, until_us, count, blocking}; all but
 disposition and text may be nil. disposition: fired skipped coalesced superseded moved tzdata_moved pending; at_us: when it was decided, or
 (pending) will be, or when it ran instead (moved by a clock change); scheduled_us: its nominal time; until_us, count: of the range of
@@ -166,6 +171,11 @@ Workers:
     finish     id, token (i64), outcome (u8), started_us (i64), ended_us (i64), result (sparse)
                -> verdict (u8 column: 1 accepted, 2 stale)
                outcome: 1 succeeded 2 failed 3 timed_out 4 lost 5 interrupted 6 cancelled 7 not_started (handed back, no attempt spent)
+               8 snoozed (no attempt spent). 6 that nobody asked for: the run ends so, with the `reason` of its result.
+               In a result, beside what a run shows of it: bases, after a failure (texts: names of the type's base classes, nearest
+               first, at most 10; for the rules of `retry`); retry_us, after a failure (the next attempt comes so much later, or up to a
+               tenth more, and not after the backoff); snooze_us, of outcome 8 (so long the run waits; 100 ms at least); both at most
+               366 days
     heartbeat  id, token (i64), started (u8: user code was entered), progress (sparse texts of at most 1,000 characters), checkpoint
                (sparse bins of at most 16 KiB, each a MessagePack value) -> cancel [rows], stale [rows]
                For all that is held, every heartbeat_us at least: it renews the worker's lease, which is over lease_us after the last

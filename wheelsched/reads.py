@@ -71,14 +71,15 @@ def run_fields(f: dict[str, int], name: str, task: str, queue: str, result: byte
         if started:
             blocking = f"{(started & _64) ^ f['id_high']:016x}{(token & _64) ^ f['id_low']:016x}"
         started = token = queued = 0
-    if spent and (not attempts or attempts[-1]["attempt"] != spent):
+    if state == _LEASED or (f["outcome"] and not skipped and (not attempts or attempts[-1]["token"] != token)):
         attempts.append(_attempt(spent, token, worker, f["started_us"], f["ended_us"], f["outcome"], ended))
     return {
         "id": f"{f['id_high']:016x}{f['id_low']:016x}", "job": display_name(name), "trigger": _TRIGGERS[f["trigger"]], "task": task,
         "queue": queue, "scheduled_us": f["nominal_us"], "created_us": f["created_us"], "queued_us": queued or None,
         "started_us": started or None, "ended_us": f["ended_us"] or None, "next_us": due if waiting else None,
         "state": "running" if state == _LEASED and running.get(token) == worker else _RUN_STATES[state],
-        "reason": _REASONS[f["reason"]], "attempt": spent, "token": token or None, "worker": f"w{worker}" if worker else None,
+        "reason": _REASONS[f["reason"]] or (ended.get("reason") if ended else None), "snoozed": f["snoozes"], "attempt": spent,
+        "token": token or None, "worker": f"w{worker}" if worker else None,
         "result": ended, "missed": f["missed"], "until_us": due if skipped else None, "count": f["count"] if skipped else None,
         "late": bool(f["flags"] & _LATE), "disposition": _DISPOSITIONS[f["disposition"]], "blocking": blocking, "attempts": attempts,
         "stale": [{**s, "worker": f"w{s['worker']}", "outcome": _OUTCOMES[s["outcome"]]} for s in stale], "progress": None,

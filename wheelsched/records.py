@@ -201,6 +201,7 @@ _SCHEMA: Final = {
     "QUEUE": (31, "at uid name settings"),  # all settings that differ from the house's; an empty map: none
     "CHECKPOINT": (32, "at run* checkpoint+"),  # MessagePack values: what the next attempt goes on from
     "STALE": (33, "at run* token* outcome* worker"),  # completions that were refused
+    "REDRIVE": (34, "at run* due*"),  # dead letters that are queued again: now, or at an instant that is later than `at`
     "CHAINED": (36, "at run*"),  # dead letters whose hooks were called
     "GROUP": (37, "at number run members succeeded"),  # the members are in the ENQUEUE before; `run` waits for them
     "GROUP_END": (38, "at number run* payload"),  # it is queued; without a payload it is cancelled

@@ -15,7 +15,7 @@ import numpy as np
 from . import changes, state_snapshot
 from ._jobs import JobTable
 from ._runs import FINISHED, RunTable
-from .attempts import pack_attempt, pack_stale
+from .attempts import pack_stale, with_attempt
 from .changes import NO_SPEC, Changes
 from .errors import CorruptJournalError
 from .ids import job_key
@@ -262,14 +262,14 @@ class State:
 
     def _finish(self, f: dict[str, Any]) -> None:
         results = dict(f["result"])
-        retried = np.flatnonzero(f["event"] == Event.RETRY).tolist()
+        retried = np.flatnonzero((f["event"] == Event.RETRY) | (f["event"] == Event.SPARE)).tolist()
         histories = {}
         if retried:
             rows = self.runs.gather(f["run"][retried])
             for i, row in zip(retried, rows, strict=True):
                 history = self.runs.blobs(int(f["run"][i]))[2]
-                histories[i] = history + pack_attempt(
-                    row, int(f["started"][i]), int(f["ended"][i]), int(f["outcome"][i]), results.get(i, b"")
+                histories[i] = with_attempt(
+                    history, row, int(f["started"][i]), int(f["ended"][i]), int(f["outcome"][i]), results.get(i, b"")
                 )
         self.runs.finish(f["run"], f["event"], f["outcome"], f["started"], f["ended"], f["due"], results, histories)
         self._drop_checkpoints(f["run"])
@@ -289,13 +289,19 @@ class State:
 
     def _runs(self, f: dict[str, Any]) -> None:
         rows = f["run"]
-        histories = {}
         if f["event"] == Event.REDRIVE:
-            for i, row in enumerate(self.runs.gather(rows)):
-                _, result, history = self.runs.blobs(int(rows[i]))
-                histories[i] = history + pack_attempt(row, int(row["started_us"]), int(row["ended_us"]), int(row["outcome"]), result)
-        self.runs.change(rows, f["event"], f["at"], histories)
+            self._redrive({"at": f["at"], "run": rows, "due": np.full(len(rows), f["at"], np.int64)})
+        else:
+            self.runs.change(rows, f["event"], f["at"])
         self._drop_checkpoints(rows)
+
+    def _redrive(self, f: dict[str, Any]) -> None:
+        before = self.runs.gather(f["run"])
+        self.runs.redrive(f["run"], f["due"], f["at"])
+        for slot, row in zip(f["run"].tolist(), before, strict=True):
+            _, result, history = self.runs.blobs(slot)
+            times = int(row["started_us"]), int(row["ended_us"])
+            self.runs.set_history(slot, with_attempt(history, row, *times, int(row["outcome"]), result))
 
     def _worker(self, f: dict[str, Any]) -> None:
         if f["gone"]:

@@ -11,17 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, Type
 
 from . import protocol
 from .errors import FailedPreconditionError, FencedError, InvalidArgumentError, PayloadError
-from .model import (
-    CHECKPOINT_MAX,
-    PRIORITY_MAX,
-    PROGRESS_MAX,
-    Call,
-    Retry,
-    display_name,
-    parse_duration,
-    parse_task_name,
-    to_datetime,
-)
+from .model import CHECKPOINT_MAX, PRIORITY_MAX, PROGRESS_MAX, Call, display_name, parse_duration, parse_task_name, to_datetime
+from .policies import Retry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -315,10 +306,6 @@ class RunContext:
         self._batch.heartbeat(self._row, str(progress)[:PROGRESS_MAX], data)
         if data is not None:
             self._batch.checkpoints[self._row] = data
-
-
-class NotRetried(Exception):  # noqa: N818 - raised by user code, where it reads as a verdict
-    """Raise it, or a class derived from it, when no further attempt can mend a failure: the run is a dead letter at once."""
 
 
 _current: ContextVar[tuple[Batch, int] | None] = ContextVar("wheelsched_run", default=None)

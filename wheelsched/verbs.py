@@ -10,7 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from .definition import given_from_api
-from .errors import InternalError, InvalidArgumentError, RunFailed
+from .errors import InternalError, InvalidArgumentError, RunFailed, RunTimeout
 from .model import (
     CATCHUPS,
     INSTANT_MAX_US,
@@ -30,7 +30,7 @@ from .model import (
 from .protocol import encode_payload
 from .session import Ask
 from .staging import apply_flow
-from .views import JobInfo, RunInfo
+from .views import JobInfo, RunInfo, rfc3339
 from .views_forecast import Forecast, forecast_from_wire
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "WAIT_S_MAX", "Pages", "Verbs", "as_map", "call_seconds", "checked_call", "checked_glob", "checked_key", "checked_limit",
-    "checked_run_id", "checked_text", "checked_word", "field_of", "instant_of_enqueue", "outcome",
+    "checked_run_id", "checked_text", "checked_word", "field_of", "instant_of_enqueue", "outcome", "unfinished",
 ]
 
 T = TypeVar("T")
@@ -325,6 +325,17 @@ def outcome(run: RunInfo) -> Any:
     """The return value of a final run. RunFailed when it did not succeed."""
     if run.state == "succeeded":
         return run.output
-    error = run.error
+    error = run.error if run.state == "dead" else None  # what a cancelled run met before is not why it ended
     why = f": {error}" if error is not None else f": {run.reason}" if run.reason else ""
-    raise RunFailed(f"run {run.id} of {run.job} is {run.state}{why}", state=run.state, error=None if error is None else str(error))
+    after = f" after {run.attempt} attempt{'s'[: run.attempt != 1]}" if run.state == "dead" else ""
+    detail = {"state": run.state, "error": None if error is None else str(error), "reason": run.reason}
+    raise RunFailed(f"run {run.id} of {run.job} is {run.state}{after}{why}", **detail)
+
+
+def unfinished(run: RunInfo, seconds: float) -> RunTimeout:
+    """The error for a run that is not final in time, with what it waits for."""
+    again = ""
+    if run.state == "retry_wait" and run.next_at is not None:
+        why = f": {run.reason}" if run.reason else f": {run.error}" if run.error is not None else ""
+        again = f"; it is tried again at {rfc3339(run.next_at)}{why}"
+    return RunTimeout(f"run {run.id} of {run.job} is {run.state} after {seconds:g} s{again}", state=run.state, reason=run.reason)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from .checks import check_name
 from .errors import InternalError, InvalidArgumentError, NotFoundError
-from .model import INSTANT_MAX_US, MS, NOTE_MAX, Overlap, display_name, parse_instant, parse_job_name, to_datetime
+from .model import INSTANT_MAX_US, MS, NOTE_MAX, display_name, parse_instant, parse_job_name, to_datetime
+from .policies import Overlap
 from .session import Ask
 from .verbs import as_map, checked_text, checked_word, field_of
 from .views import RunInfo

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast, overload
 
 from .errors import InternalError, PayloadError
-from .model import FINAL_STATES, NEVER, display_name, to_datetime
+from .model import FINAL_STATES, NEVER, US, display_name, to_datetime
 from .protocol import decode_payload, decode_value
 from .schedule import as_written
 
@@ -117,6 +117,18 @@ class _HasResult(_Raw):
         return None if data is None else _value(data)
 
     @property
+    def cpu(self) -> float | None:
+        """CPU seconds, user and system, of user code and of the children that it waited for; None where it was not measured: below 1 ms."""
+        value = self._result.get("cpu_us")
+        return None if value is None else value / US
+
+    @property
+    def max_rss(self) -> int | None:
+        """Bytes of memory that the process, or its largest child, held at most meanwhile; None as for `cpu`."""
+        value = self._result.get("max_rss")
+        return None if value is None else int(value)
+
+    @property
     def stdout(self) -> bytes:
         """What was kept of standard output."""
         return bytes(self._result.get("stdout") or b"")
@@ -153,6 +165,8 @@ class _HasResult(_Raw):
             "stdout_cut": self.stdout_cut,
             "stderr_cut": self.stderr_cut,
             "error": None if error is None else asdict(error),
+            "cpu": self.cpu,
+            "max_rss": self.max_rss,
         }
 
 
@@ -166,7 +180,12 @@ class Attempt(_HasResult):
     worker = _Field["int | str | None"]("worker")
     started_at = _Time("started_us")
     ended_at = _Time("ended_us")
-    outcome = _Field["str | None"]("outcome")  # succeeded failed timed_out lost interrupted cancelled
+    outcome = _Field["str | None"]("outcome")  # succeeded failed timed_out lost interrupted cancelled snoozed
+
+    @property
+    def reason(self) -> str | None:
+        """What the task said when it cancelled or snoozed the run; None otherwise."""
+        return self._result.get("reason")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -177,6 +196,7 @@ class Attempt(_HasResult):
             "started_at": rfc3339(self.started_at),
             "ended_at": rfc3339(self.ended_at),
             "outcome": self.outcome,
+            "reason": self.reason,
             **self._result_dict(),
         }
 
@@ -247,10 +267,11 @@ class RunInfo(_HasResult):
     trigger = _Field["str | None"]("trigger")  # schedule, backfill, manual, enqueue or chain
     task = _Field["str | None"]("task")  # The task's name
     queue = _Field["str | None"]("queue")  # The queue's name
-    reason = _Field["str | None"]("reason")  # Why it was skipped; None for a run
+    reason = _Field["str | None"]("reason")  # Why it was skipped, or expired; what the task said when it cancelled or snoozed the run
     attempt = _Field[int]("attempt")  # Number of the latest attempt; 0 before the first
     token = _Field["int | None"]("token")  # Fencing token of the latest lease
     worker = _Field["int | str | None"]("worker")  # Worker of the latest lease
+    snoozed = _Field[int]("snoozed")  # How often the task has asked for another time; such attempts are not counted
     missed = _Field[int]("missed")  # Earlier occurrences that this run stands for as well
     count = _Field["int | None"]("count")  # Occurrences of a skipped range; None otherwise
     disposition = _Field["str | None"]("disposition")  # What became of its occurrence: see Why
@@ -269,8 +290,8 @@ class RunInfo(_HasResult):
         """Plain data for JSON: times as RFC 3339 text with microseconds and Z."""
         out: dict[str, Any] = {"id": self.id, "job": self.job}
         for name in (
-            "trigger", "task", "queue", "state", "reason", "attempt", "token", "worker", "missed", "count", "late", "disposition",
-            "blocking", "progress",
+            "trigger", "task", "queue", "state", "reason", "attempt", "snoozed", "token", "worker", "missed", "count", "late",
+            "disposition", "blocking", "progress",
         ):
             out[name] = getattr(self, name)
         for name in ("scheduled_at", "created_at", "queued_at", "started_at", "ended_at", "next_at", "heartbeat_at", "until"):

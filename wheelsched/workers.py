@@ -131,9 +131,11 @@ def worker_gone(engine: Engine, gone: WorkerGone) -> None:
         for one, how in gone.outcomes.items():
             outcome[token == one] = how
         zero = np.zeros(len(rows), np.int64)
-        result = msgpack.packb({"type": "wheelsched.WorkerLost", "message": gone.reason}, use_bin_type=True)
+        said = {"type": "wheelsched.WorkerLost", "message": gone.reason}
+        result = msgpack.packb(said, use_bin_type=True)
         ended = np.full(len(rows), engine.now.wall_us, np.int64)
-        end_attempts(engine, rows, outcome, zero, ended, dict.fromkeys(np.flatnonzero(entered).tolist(), result))
+        lost = np.flatnonzero(entered).tolist()
+        end_attempts(engine, rows, outcome, zero, ended, dict.fromkeys(lost, result), dict.fromkeys(lost, said))
     engine.record("WORKER", {"at": engine.now.wall_us, "id": gone.worker, "name": worker.name, "kind": worker.kind, "gone": True})
     for conn in [c for c, s in engine.sessions.items() if s.worker == gone.worker and not s.lost]:
         del engine.sessions[conn]

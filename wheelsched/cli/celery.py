@@ -14,7 +14,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import InvalidArgumentError, ScheduleError, WheelschedError
-from ..model import NAME_MAX, Call, Job, Retry, parse_job_name
+from ..model import NAME_MAX, Call, Job, parse_job_name
+from ..policies import Retry
 from ..schedule import Cron, Every, Manual
 from .entries import Entry
 

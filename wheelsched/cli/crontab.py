@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..cron import ALIASES, can_match, parse
 from ..errors import WheelschedError
-from ..model import NAME_MAX, Call, Command, Job, Retry, parse_job_name
+from ..model import NAME_MAX, Call, Command, Job, parse_job_name
+from ..policies import Retry
 from ..schedule import Cron, Manual
 from .entries import Entry
 

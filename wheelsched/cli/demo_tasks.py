@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from ..model import Retry
+from ..policies import Retry
 from ..tasks import current_run, task
 
 __all__ = ["flaky", "hopeless", "ok", "slow"]

@@ -130,7 +130,8 @@ def _page(found: JobInfo, times: Times) -> Iterator[str]:
         ("schedule", describe_schedule(found)), ("next", due), ("decided up to", times.show(found.cursor, tz)),
         ("open runs", str(found.active)), ("queue", f"{found.queue}, priority {spec['priority']}"), ("timeout", micros(spec["timeout_us"])),
         ("heartbeat timeout", micros(spec.get("heartbeat_timeout_us"))),
-        ("retry", f"{retry['attempts']} attempts, {micros(retry['backoff_us'])} x {retry['factor']:g}, at most {micros(retry['cap_us'])}"),
+        ("retry", _rule(retry)), ("never retried", ", ".join(retry["not_on"])),
+        *((f"after {name}", _rule(rule)) for name, rule in (retry.get("errors") or {}).items()),
         ("overlap", _policy(overlap)), ("catchup", _policy(catchup)),
         ("start", times.show(_instant(spec.get("start_us")), tz)), ("end", times.show(_instant(spec.get("end_us")), tz)),
         ("max runs", str(spec.get("max_runs") or "")), ("expires after", micros(spec.get("expires_after_us"))),
@@ -143,6 +144,10 @@ def _page(found: JobInfo, times: Times) -> Iterator[str]:
     ])
     if times.marked:
         yield from ("", DST_LEGEND)
+
+
+def _rule(retry: dict[str, Any]) -> str:
+    return f"{retry['attempts']} attempts, {micros(retry['backoff_us'])} x {retry['factor']:g}, at most {micros(retry['cap_us'])}"
 
 
 def _instant(us: int | None) -> datetime | None:

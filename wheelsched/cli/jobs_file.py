@@ -8,7 +8,7 @@
     kwargs = {full = true}
     cron = "0 0 * * *"               # or a list; or every, at, manual = true, schedules = [{cron = ...}, {every = ...}]: a union
     tz = "Europe/Berlin"
-    retry = {attempts = 5, backoff = "30s"}      # or a number of attempts
+    retry = {attempts = 5, backoff = "30s", errors = {ValueError = {attempts = 1}}}      # or a number of attempts
     overlap = "buffer_all:20"        # or {policy = "buffer_all", max = 20}
     catchup = {policy = "latest", window = "24h"}    # or a word
     paused = false
@@ -32,7 +32,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ..checks import check_name
 from ..definition import POLICIES, given_from_api
 from ..errors import InvalidArgumentError, WheelschedError
-from ..model import Call, Catchup, Command, Http, Job, Overlap, Retry, parse_job_name
+from ..model import Call, Command, Http, Job, parse_job_name
+from ..policies import Catchup, Overlap, Retry
 from ..schedule import At, Cron, Every, Manual
 from ..staging import check_job
 from .toml_lines import Path, line_of, toml_lines
@@ -56,7 +57,8 @@ _CALENDAR_KEYS: Final = ("mode", "tz", "dates", "yearly", "weekdays", "windows",
 _PART_KEYS: Final = ("cron", "every", "at", *_CRON, *_EVERY)
 _COMMAND_KEYS: Final = ("argv", "cwd", "env", "user", "success_codes", "fatal_codes")
 _HTTP_KEYS: Final = ("method", "url", "json", "body", "headers", "timeout", "expect", "redirects", "sign", "max_body")
-_RETRY_KEYS: Final = ("attempts", "backoff", "factor", "cap", "not_on")
+_RULE_KEYS: Final = ("attempts", "backoff", "factor", "cap")
+_RETRY_KEYS: Final = (*_RULE_KEYS, "not_on", "errors")
 _SOMETIMES: Final = Cron("0 0 * * *")  # a schedule that goes with any policy
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _LINE: Final = re.compile(r"\s*\(at line (\d+), column \d+\)|\s*\(at end of document\)")
@@ -218,6 +220,8 @@ class _Reader:
         if key in _LONG and isinstance(value, dict):
             make, known = _LONG[key]
             self.unknown(path, value, known)
+            if isinstance(value.get("errors"), dict):
+                value = {**value, "errors": {name: self._rule((*path, "errors", name), rule) for name, rule in value["errors"].items()}}
             return make(**{k: tuple(v) if isinstance(v, list) else v for k, v in value.items() if k in known})
         if key == "overlap" and isinstance(value, str) and ":" in value:
             word, _, limit = value.partition(":")
@@ -225,6 +229,13 @@ class _Reader:
                 raise InvalidArgumentError(f"overlap: {value[:60]!r}: a whole number is wanted behind the colon")
             return Overlap(word, max=int(limit))
         return value
+
+    def _rule(self, path: Path, rule: Any) -> Any:
+        """Of a retry policy, for one kind of error: a table or a number of attempts."""
+        if not isinstance(rule, dict):
+            return rule
+        self.unknown(path, rule, _RULE_KEYS)
+        return Retry(**{k: v for k, v in rule.items() if k in _RULE_KEYS})
 
     def read_job(self, name: str, table: dict[str, Any]) -> None:
         path: Path = ("jobs", name)

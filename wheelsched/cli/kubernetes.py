@@ -6,7 +6,8 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ScheduleError, UnimplementedError, WheelschedError
-from ..model import Catchup, Command, Job, Retry, parse_job_name
+from ..model import Command, Job, parse_job_name
+from ..policies import Catchup, Retry
 from ..schedule import Cron, Every, Manual
 from .entries import Entry
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ..errors import InvalidArgumentError
-from ..model import CATCHUPS, HOOKS, OVERLAPS, Call, Catchup, Command, Overlap, Retry, parse_duration
+from ..model import CATCHUPS, HOOKS, OVERLAPS, Call, Command, parse_duration
+from ..policies import Catchup, Overlap, Retry
 from ..schedule import GAPS, At, Cron, Every, Manual
 from ..schedule import OVERLAPS as DST_OVERLAPS
 
@@ -28,6 +29,9 @@ _POLICIES = (
     click.option("--retry-attempts", type=int, metavar="N", help="All attempts, the first included (3)."),
     click.option("--retry-backoff", metavar="D", help="Wait before the second attempt (10s); doubled for each further one."),
     click.option("--retry-cap", metavar="D", help="Longest wait between attempts (1h)."),
+    click.option("--retry-not-on", multiple=True, metavar="E", help="An exception type that is never retried; may come several times."),
+    click.option("--retry-error", multiple=True, metavar="E=N[,D[,D]]",
+                 help="Other attempts (and backoff, and cap) after this exception type; may come several times."),
     click.option("--overlap", metavar="W", help=f"While an earlier run is active: {' | '.join(OVERLAPS)}; allow:5 bounds it."),
     click.option("--catchup", type=click.Choice(CATCHUPS), help="What is run of what was missed (latest)."),
     click.option("--catchup-window", metavar="D", help="How far back a catch-up goes (all: 24h; others: no bound)."),
@@ -71,6 +75,10 @@ def policies(flags: dict[str, Any]) -> dict[str, Any]:
     """The client's policy arguments of the flags that were given. InvalidArgumentError, usage errors."""
     out = {name: flags[name] for name in _ONE_TO_ONE if flags.get(name) is not None}
     retry = {name.removeprefix("retry_"): flags[name] for name in _RETRY if flags.get(name) is not None}
+    if flags.get("retry_not_on"):
+        retry["not_on"] = flags["retry_not_on"]
+    if flags.get("retry_error"):
+        retry["errors"] = dict(_rule(text) for text in flags["retry_error"])
     if retry:
         out["retry"] = Retry(**retry)
     if flags.get("overlap") is not None:
@@ -80,6 +88,16 @@ def policies(flags: dict[str, Any]) -> dict[str, Any]:
     if flags.get("calendar"):
         out["calendar"] = list(flags["calendar"])
     return out
+
+
+def _rule(text: str) -> tuple[str, Retry]:
+    """`requests.Timeout=8,1s,1m`: a type, attempts, perhaps backoff and cap. Usage errors."""
+    name, equals, rest = text.partition("=")
+    attempts, *waits = rest.split(",")
+    if not name or not equals or not (attempts.isascii() and attempts.isdigit()) or len(waits) > 2:
+        raise click.BadParameter(f"{text!r}: write it like ValueError=1 or requests.Timeout=8,1s,1m", param_hint="--retry-error")
+    given: dict[str, Any] = dict(zip(("backoff", "cap"), waits, strict=False))
+    return name, Retry(int(attempts), **given)
 
 
 def overlap(text: str) -> Overlap:

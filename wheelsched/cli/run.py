@@ -153,6 +153,7 @@ def _page(r: Run, times: Times, tz: str) -> Iterator[str]:
         ("gave way to run", r.blocking or ""),
         ("task", r.task or ""), ("queue", r.queue or ""), ("scheduled", times.show(r.scheduled_at, tz)),
         ("recorded", times.show(r.created_at, tz)), ("queued", times.show(r.queued_at, tz)), ("next", due),
+        ("snoozed", f"{r.snoozed} times" if r.snoozed else ""),
         ("stands also for", f"{r.missed} missed occurrences" if r.missed else ""), ("value", _value(r)),
         ("progress", r.progress or ""),
         ("heartbeat", "" if r.heartbeat_at is None else f"{times.show(r.heartbeat_at, tz)}, {relative(r.heartbeat_at, now)}"),
@@ -171,7 +172,7 @@ def _attempt(a: Attempt, times: Times, tz: str) -> list[str]:
     took = "" if a.started_at is None or a.ended_at is None else f", took {span((a.ended_at - a.started_at).total_seconds())}"
     error = "" if a.error is None else (a.error.traceback or str(a.error)).rstrip()
     return pairs([
-        (f"attempt {a.attempt}", f"{a.outcome or 'open'} on {a.worker or 'no worker'}, token {a.token}{took}"),
+        (f"attempt {a.attempt}", f"{a.outcome or 'open'} on {a.worker or 'no worker'}, token {a.token}{took}"), ("reason", a.reason or ""),
         ("started", times.show(a.started_at, tz)), ("ended", times.show(a.ended_at, tz)), ("error", error),
         ("stdout", _text(a.stdout, a.stdout_cut)), ("stderr", _text(a.stderr, a.stderr_cut)),
     ])

@@ -10,7 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import DeadlineExceededError
-from ..model import Call, Job, Retry
+from ..model import Call, Job
+from ..policies import Retry
 from ..schedule import At, Cron, Every
 from . import demo_tasks
 from .output import Progress, number

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import InvalidArgumentError, ScheduleError, WheelschedError
-from ..model import MS, Call, Command, Job, Retry, format_duration, parse_job_name
+from ..model import MS, Call, Command, Job, format_duration, parse_job_name
+from ..policies import Retry
 from ..schedule import Every, Manual
 from .entries import Entry
 from .systemd_calendar import calendar, span_us

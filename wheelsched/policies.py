@@ -1,0 +1,102 @@
+"""How a job's runs are retried, caught up with and kept apart, as users write it; checked when it is sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .errors import InvalidArgumentError
+from .model import ATTEMPTS_MAX, CATCHUPS, OVERLAPS, US, parse_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Catchup", "Overlap", "Retry"]
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How failures are retried. `attempts` counts all, the first included.
+
+    The wait before attempt n+1 is drawn evenly from [d, 1.5 d], d = min(cap, backoff * factor**(n-1)); the draw is a
+    stable hash of the run, so that replay and restart agree. `not_on` names exception types that are never retried.
+
+    `errors` has rules of their own for some failures: {"requests.Timeout": Retry(attempts=8, backoff="1s"), "ValueError": Retry(1)}.
+    The rule of the last failure decides whether and when there is another attempt; its `attempts` counts all attempts of the run,
+    whatever they failed with. What a rule does not give is the house default, not this Retry's value.
+
+    A name, here and in `not_on`, fits a type when its parts stand in the type's full name in that order and both end alike, as
+    "requests.Timeout" and "Timeout" fit requests.exceptions.Timeout. The type comes first, then its base classes, nearest first; of
+    names that fit one class that with the most parts counts. Failures without exception: wheelsched.TimedOut, wheelsched.WorkerLost.
+    """
+
+    attempts: int = 3
+    backoff: Any = "10s"
+    factor: float = 2.0
+    cap: Any = "1h"
+    not_on: tuple[str, ...] = ()
+    errors: Mapping[str, Retry] = field(default_factory=dict, hash=False)
+
+    def to_wire(self) -> dict[str, Any]:
+        """Checked plain data; InvalidArgumentError says what is allowed."""
+        if isinstance(self.attempts, bool) or not isinstance(self.attempts, int) or not 1 <= self.attempts <= ATTEMPTS_MAX:
+            raise InvalidArgumentError(f"retry attempts: a whole number from 1 to {ATTEMPTS_MAX} is wanted, not {self.attempts!r}")
+        if isinstance(self.factor, bool) or not isinstance(self.factor, int | float) or not 1 <= self.factor <= 1_000:
+            raise InvalidArgumentError(f"retry factor: a number from 1 to 1000 is wanted, not {self.factor!r}")
+        wire: dict[str, Any] = {
+            "attempts": self.attempts,
+            "backoff_us": parse_duration(self.backoff, "retry backoff"),
+            "factor": float(self.factor),
+            "cap_us": parse_duration(self.cap, "retry cap"),
+            "not_on": [self.not_on] if isinstance(self.not_on, str) else [str(n) for n in self.not_on],
+        }
+        if self.errors:
+            wire["errors"] = self._rules()
+        return wire
+
+    def _rules(self) -> dict[str, Any]:
+        out = {}
+        for name, given in self.errors.items():
+            rule: Any = Retry(attempts=given) if isinstance(given, int) and not isinstance(given, bool) else given
+            if not isinstance(name, str) or not isinstance(rule, Retry):
+                raise InvalidArgumentError(f"retry errors: {str(name)[:60]!r}: a name and a Retry(...) or a number of attempts are wanted")
+            if rule.not_on or rule.errors:
+                raise InvalidArgumentError(f"retry errors: {name[:60]!r}: a rule has attempts, backoff, factor and cap, nothing else")
+            out[name] = {key: value for key, value in rule.to_wire().items() if key != "not_on"}
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class Catchup:
+    """What a misfire does: `latest`, `earliest`, `all` or `skip`; `window` bounds how far back, `max` how many (`all`)."""
+
+    policy: str = "latest"
+    window: Any = None
+    max: int | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """Checked plain data."""
+        if self.policy not in CATCHUPS:
+            raise InvalidArgumentError(f"catchup: {self.policy!r} is not one of {', '.join(CATCHUPS)}")
+        if self.max is not None and (isinstance(self.max, bool) or not isinstance(self.max, int) or not 1 <= self.max <= 1_000_000):
+            raise InvalidArgumentError(f"catchup max: a whole number from 1 to 1000000 is wanted, not {self.max!r}")
+        window = None if self.window is None else parse_duration(self.window, "catchup window")
+        if self.policy == "all":
+            return {"policy": "all", "window_us": 86_400 * US if window is None else window, "max": self.max or 1_000}
+        return {"policy": self.policy, "window_us": window, "max": self.max}
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """What an occurrence does that is due while an earlier run of its job is active; `max` goes with `allow`, `buffer_all`."""
+
+    policy: str = "skip"
+    max: int | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """Checked plain data."""
+        if self.policy not in OVERLAPS:
+            raise InvalidArgumentError(f"overlap: {self.policy!r} is not one of {', '.join(OVERLAPS)}")
+        if self.max is not None and (isinstance(self.max, bool) or not isinstance(self.max, int) or not 1 <= self.max <= 1_000_000):
+            raise InvalidArgumentError(f"overlap max: a whole number from 1 to 1000000 is wanted, not {self.max!r}")
+        return {"policy": self.policy, "max": self.max}

@@ -1,0 +1,96 @@
+"""What a task says about its own run by raising: RetryAfter, Snooze, Cancel, NotRetried. Any other exception is a failure. Pure.
+
+    raise RetryAfter("90s", "429 Too Many Requests")     # failed; the next attempt not before 90 s
+    raise Snooze("10m", "the file is not there yet")     # not failed, no attempt spent: tried again in 10 minutes
+    raise Cancel("the customer is gone")                 # the run ends here, as cancelled
+    raise NotRetried("no such account")                  # the run ends here, as a dead letter
+
+In the list that a batch handler returns an instance of these is about its run alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from .errors import InvalidArgumentError
+from .model import DELAY_MAX_US, REASON_MAX, Outcome, format_duration, parse_duration
+
+__all__ = ["Cancel", "NotRetried", "RetryAfter", "Snooze", "bases_of", "name_of", "verdict"]
+
+_BASES_MAX: Final = 10
+_NAME_MAX: Final = 200
+_PLAIN: Final = (Exception, BaseException, object)
+
+
+class _Verdict(Exception):  # noqa: N818 - the subclasses read well where they are raised
+    """Ends the attempt as its class says. `reason` is kept with the run, at most 1,000 characters."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = str(reason)[:REASON_MAX].encode("utf-8", "backslashreplace").decode()
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class _Delayed(_Verdict):
+    """With a delay: a timedelta, seconds, or text such as "90s"; at most 366 days. InvalidArgumentError for any other."""
+
+    def __init__(self, delay: Any, reason: str = "") -> None:
+        super().__init__(reason)
+        self.delay_us = parse_duration(delay, "delay")
+        if self.delay_us > DELAY_MAX_US:
+            raise InvalidArgumentError(f"delay: at most {format_duration(DELAY_MAX_US)} are allowed, not {format_duration(self.delay_us)}")
+
+
+class RetryAfter(_Delayed):
+    """The attempt failed; the next one comes `delay` from now, or at most a tenth of it later, whatever the backoff and its cap say.
+
+    An attempt is spent: when none is left the run is dead as after any other failure.
+    """
+
+
+class Snooze(_Delayed):
+    """This is not the time: the run waits for `delay` (100 ms at least) and is tried again. No attempt is spent.
+
+    A run may snooze without end; `run.snoozed` counts. While it waits it is active, in the state retry_wait, and its `timeout` counts
+    anew with the next attempt. `expires_after` does not end it: it was started.
+    """
+
+
+class Cancel(_Verdict):
+    """The run ends as cancelled, with the reason: it is not retried and is no dead letter."""
+
+
+class NotRetried(Exception):  # noqa: N818 - raised by user code, where it reads as a verdict
+    """Raise it, or a class derived from it, when no further attempt can mend a failure: the run is a dead letter at once."""
+
+
+def verdict(error: BaseException) -> tuple[Outcome, dict[str, Any]]:
+    """How an attempt that raised this ended, and what its result map says of it beside the error."""
+    if isinstance(error, Snooze):
+        return Outcome.SNOOZED, {"snooze_us": error.delay_us, **_because(error)}
+    if isinstance(error, Cancel):
+        return Outcome.CANCELLED, _because(error)
+    if isinstance(error, RetryAfter):
+        return Outcome.FAILED, {"retry_us": error.delay_us}
+    if isinstance(error, NotRetried):
+        return Outcome.FAILED, {"retry": False}
+    return Outcome.FAILED, {}
+
+
+def _because(error: _Verdict) -> dict[str, str]:
+    return {"reason": error.reason} if error.reason else {}
+
+
+def name_of(cls: type) -> str:
+    """Full name of an exception's type as a result has it; those of builtins and of this house without their module."""
+    if cls.__module__ == __name__:
+        return f"wheelsched.{cls.__name__}"
+    return (cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}")[:_NAME_MAX]
+
+
+def bases_of(cls: type) -> dict[str, list[str]]:
+    """The base classes by which a retry rule may know an exception, nearest first, as an entry of a result map; none for most."""
+    found = [name_of(base) for base in cls.__mro__[1:] if base not in _PLAIN and base.__module__ != __name__]
+    return {"bases": found[:_BASES_MAX]} if found else {}
