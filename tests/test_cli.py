@@ -179,7 +179,7 @@ def test_job_put_sends_what_was_typed(server):
         "--kwargs", '{"full": true}', "--timeout", "5m", "--retry-attempts", "4", "--retry-backoff", "1s", "--retry-cap", "1m",
         "--overlap", "allow:3", "--catchup", "all", "--catchup-window", "1h", "--queue", "q", "--priority", "7", "--jitter", "30s",
         "--start", "2026-01-01T00:00:00Z", "--end", "2027-01-01T00:00:00Z", "--max-runs", "9", "--expires-after", "2h",
-        "--concurrency-key", "k", "--paused", "--note", "because",
+        "--concurrency-key", "k", "--concurrency", "2", "--paused", "--note", "because",
     )
     assert done.exit_code == 0, done.output
     assert "created" in done.stdout
@@ -188,7 +188,8 @@ def test_job_put_sends_what_was_typed(server):
         Call("charge"), Cron("0 0 * * *", tz="Europe/Berlin", dst_gap="skip"),
         {"timeout": "5m", "retry": Retry(4, "1s", cap="1m"), "overlap": Overlap("allow", 3),
          "catchup": Catchup("all", "1h"), "queue": "q", "priority": 7, "jitter": "30s",
-         "start": "2026-01-01T00:00:00Z", "end": "2027-01-01T00:00:00Z", "max_runs": 9, "expires_after": "2h", "concurrency_key": "k"},
+         "start": "2026-01-01T00:00:00Z", "end": "2027-01-01T00:00:00Z", "max_runs": 9, "expires_after": "2h", "concurrency_key": "k",
+         "concurrency": 2},
     )
     assert args["given"] == expected
     assert args["payload"] == encode_payload(["eu", 1.5], {"full": True})

@@ -89,6 +89,7 @@ def test_nobody_can_change_the_house_defaults():
         ({"max_runs": 1}, "max_runs", 1),
         ({"expires_after": "1h30m"}, "expires_after_us", 5_400 * US),
         ({"concurrency_key": "eu"}, "concurrency_key", "eu"),
+        ({"concurrency": 2}, "concurrency", 2),
     ],
 )
 def test_short_and_long_forms(policies, key, value):
@@ -160,6 +161,9 @@ def test_an_unknown_policy_gets_the_nearest_name(name, near):
         {"max_runs": 0},
         {"max_runs": 2**31},
         {"expires_after": "-1s"},
+        {"concurrency": 0},
+        {"concurrency": "2"},
+        {"concurrency": 1_000_001},
         {"concurrency_key": ""},
         {"concurrency_key": "k" * (KEY_MAX + 1)},
         {"jitter": "x%"},
@@ -328,7 +332,7 @@ def test_an_instant_outside_of_the_bounds_is_found_by_the_server_too():
 
 
 def test_every_policy_of_the_face_is_known():
-    wanted = "queue priority timeout retry overlap catchup start end max_runs expires_after concurrency_key jitter calendar"
+    wanted = "queue priority timeout retry overlap catchup start end max_runs expires_after concurrency concurrency_key jitter calendar"
     assert set(POLICIES) == {*wanted.split(), "heartbeat_timeout", "pause_after", "late_after", "on_missed", *HOOKS}
 
 

@@ -8,9 +8,9 @@ from fractions import Fraction
 from itertools import combinations
 
 import pytest
-from engine_bench import CALL, FAILED, NOT_STARTED, Bench
+from engine_bench import CALL, FAILED, NOT_STARTED, OK, Bench
 
-from wheelsched import Call, Cron, Retry
+from wheelsched import Call, Cron, Manual, Retry
 from wheelsched.model import NEVER, US
 
 
@@ -155,6 +155,111 @@ def test_what_makes_up_for_the_past_stands_behind(b):
     got = order(b)
     assert got[:2] == fresh
     assert len(got) == 4
+
+
+# Concurrency of a job
+
+
+def of_job(b, leases, job):
+    """Those leases that are of one job's runs."""
+    mine = {r.id for r in b.runs(job)}
+    return [x for x in leases if x[0].hex() in mine]
+
+
+def test_concurrency_of_a_job_counts_for_it_alone_and_frees_its_places(b):
+    b.put("j", overlap="allow", concurrency=2)
+    b.put("free", overlap="allow")
+    for _ in range(6):
+        b.client.trigger("j")
+        b.client.trigger("free")
+    leases = b.lease()
+    mine = of_job(b, leases, "j")
+    assert (len(mine), len(leases)) == (2, 8)
+    assert b.lease() == []
+    assert [h["reason"] for h in b.client.stats()["held_back"]] == ["job j has 2 runs leased, its concurrency is 2"]
+    b.finish(mine[:1])
+    more = b.lease()
+    assert len(more) == 1, "the place of the one that ended"
+    b.finish(more, NOT_STARTED)
+    assert [x[0] for x in b.lease()] == [more[0][0]], "one that was handed back freed its place and kept its own"
+    b.finish(mine[1:], FAILED)
+    assert len(b.lease()) == 1, "one that waits for its retry holds no place"
+
+
+def test_concurrency_of_a_job_over_crashes_and_snapshots(b):
+    b.put("j", overlap="allow", concurrency=2)
+    for _ in range(5):
+        b.client.trigger("j")
+    leases = b.lease(n=1) + b.lease(n=1)
+    for _ in range(3):
+        b.crash()
+        b.hello(60)
+        assert b.lease(60) == [], "what a worker may still have counts after a restart"
+    state = type(b.engine.state).load(piece for pieces in b.engine.state.copy(1 << 16) for piece in pieces)
+    state.check()
+    assert state.digest() == b.engine.state.digest()
+    b.finish(leases[:1], conn=60)
+    assert len(b.lease(60)) == 1
+
+
+def test_a_limited_job_keeps_its_number_to_itself_and_a_new_one_holds_for_new_runs(b):
+    assert b.put("j", overlap="allow", concurrency=1).spec["concurrency"] == 1
+    assert "concurrency_of" not in b.client.get("j").spec
+    b.put("k", overlap="allow", concurrency=1)
+    for _ in range(3):
+        b.client.trigger("j")
+        b.client.trigger("k")
+    assert len(b.lease()) == 2, "two jobs with equal definitions are two"
+    b.put("k", overlap="allow", concurrency=3)
+    b.client.trigger("k")
+    assert b.lease() == [], "while runs with several numbers wait the smallest holds"
+    assert next(iter(b.client.history("k"))).changes == {"concurrency": (1, 3)}
+    done = b.put("k", overlap="allow", concurrency=3)
+    assert done.result == "unchanged"
+
+
+def test_an_enqueued_run_counts_with_those_of_its_task_and_namespace(b):
+    for _ in range(3):
+        b.client.enqueue(Call("t"), concurrency=1)
+        b.client.enqueue(Call("t"), concurrency=1, namespace="team")
+        b.client.enqueue(Call("u"), concurrency=1)
+    got = b.lease()
+    assert len(got) == 3
+    assert {r.job for r in b.runs() if r.id in {x[0].hex() for x in got}} == {"~t", "team/~t", "~u"}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_job_ever_has_more_leased_than_it_may(b, seed):
+    rng, most, held, conn = random.Random(seed), {"a": 1, "b": 3, "c": None}, [], 50
+    for name, n in most.items():
+        b.put(name, Manual(), overlap="allow", retry=Retry(attempts=9, backoff=0), **({"concurrency": n} if n else {}))
+    for _ in range(150):
+        what = rng.random()
+        if what < 0.4:
+            b.client.trigger(rng.choice("abc"))
+        elif what < 0.7:
+            held += b.lease(conn, n=rng.randint(1, 5))
+        elif what < 0.9 and held:
+            rng.shuffle(held)
+            some, held = held[:2], held[2:]
+            b.finish(some, rng.choice([OK, FAILED, NOT_STARTED]), conn=conn)
+        elif what > 0.97:
+            b.crash()
+            conn += 1
+            b.hello(conn, tasks=("t", "u", "v"))
+        elif what > 0.95:
+            b.advance(11)  # the leases of a worker that says nothing run out
+            held, conn = [], conn + 1
+            b.hello(conn, tasks=("t", "u", "v"))
+        leased = Counter(r.job for r in b.runs() if r.state in ("leased", "running"))
+        assert all(leased[name] <= n for name, n in most.items() if n), leased
+        b.engine.state.check()
+    b.advance(1)
+    open_now, leased = Counter(r.job for r in b.runs() if not r.final), Counter(r.job for r in b.runs() if r.state == "leased")
+    for x in b.lease(conn):
+        leased[b.client.run(x[0].hex()).job] += 1
+    for name, n in most.items():
+        assert leased[name] == min(open_now[name], n or 10_000), "no place is lost either"
 
 
 class Oracle:

@@ -10,6 +10,7 @@ from . import protocol
 from .arguments import done, text, whole
 from .calendars import check_calendar
 from .changes import BACKFILL, MOVE, NO_SPEC, SKIP, UNDO
+from .definition import SERVER_KEYS
 from .errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, ResourceExhaustedError
 from .ids import job_key
 from .misfire import owed_after, settle
@@ -156,7 +157,7 @@ def _side(engine: Engine, change: dict[str, Any], prefix: str) -> dict[str, Any]
     spec = change[prefix + "spec"]
     if spec == NO_SPEC:
         return None
-    shown = {k: v for k, v in engine.state.specs[spec].items() if k not in ("namespace", "hash_id")}
+    shown = {k: v for k, v in engine.state.specs[spec].items() if k not in SERVER_KEYS}
     return {"spec": shown, "param_us": change[prefix + "param"], "state": JobState(change[prefix + "state"]).name.lower()}
 
 

@@ -20,6 +20,7 @@ from .arguments import done, whole
 from .calendars import Calendar, check_calendar
 from .chains import cycle_text, find_cycle, targets_of
 from .checks import check_name
+from .definition import SERVER_KEYS
 from .errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError, WheelschedError
 from .ids import job_key
 from .model import (
@@ -45,6 +46,7 @@ from .put import (
     decided_before,
     decided_text,
     kept_anchors,
+    own,
     own_name,
     put_jobs,
     record_spec,
@@ -68,7 +70,6 @@ GLOB_MAX: Final = 400
 _SHOWN_PAYLOAD_MAX: Final = 4_096  # larger ones are told by their size and a hash
 _NO_ROW: Final = 0xFFFFFFFF
 _NO_SPEC: Final = 0xFFFFFFFF  # a definition without a number yet
-_HIDDEN: Final = ("namespace", "hash_id")
 
 
 @dataclass(slots=True)
@@ -283,7 +284,7 @@ def _resolve(engine: Engine, frame: Frame, wires: dict[bytes, dict[str, Any]], f
              calendars: dict[str, Any], together: frozenset[str]) -> tuple[list[int], list[bytes]]:
     """(places in the frame, keys of their definitions) of the jobs that are right; the definitions go to `wires`.
 
-    Each distinct (given, namespace) is resolved once, one with H for each job.
+    Each distinct (given, namespace) is resolved once, one that holds its job's name for each job.
     """
     cache: dict[tuple[int, str], bytes] = {}
     refused: dict[tuple[int, str], str] = {}
@@ -303,7 +304,7 @@ def _resolve(engine: Engine, frame: Frame, wires: dict[bytes, dict[str, Any]], f
                 refused[place] = str(e)
             else:
                 wires.setdefault(key, wire)
-                if "hash_id" not in wire:
+                if not own(wire):
                     cache[place] = key
         if place in refused or key is None:
             faults.append([frame.rows[i], refused[place]])
@@ -414,8 +415,8 @@ def _change(engine: Engine, plan: Plan, i: int) -> dict[str, Any]:
     row, frame, wire = int(plan.rows[i]), plan.frame, plan.wires[i]
     fields = engine.state.jobs.gather(np.array([row], np.uint32))[0]
     before = engine.state.specs[int(fields["spec"])]
-    old = {k: v for k, v in before.items() if k not in _HIDDEN}
-    new = {k: v for k, v in wire.items() if k not in _HIDDEN}
+    old = {k: v for k, v in before.items() if k not in SERVER_KEYS}
+    new = {k: v for k, v in wire.items() if k not in SERVER_KEYS}
     was, given = int(fields["param_us"]), int(plan.param[i])
     if old["schedule"]["kind"] == "at":
         old["param_us"] = was

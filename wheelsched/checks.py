@@ -234,6 +234,7 @@ CHECKS: Final[dict[str, Callable[[Any, str], Any]]] = {
     "max_runs": _many,
     "expires_after_us": _duration,
     "concurrency_key": _key,
+    "concurrency": lambda value, what: _integer(value, what, 1, _COUNT_MAX),
     "jitter": _jitter,
     "calendar": _calendars,
     "heartbeat_timeout_us": _duration,

@@ -33,9 +33,10 @@ _RECURRING: Final = (
     "overlap", "catchup", "start_us", "end_us", "max_runs", "jitter", "calendar", "pause_after", "late_after_us", "on_missed",
 )
 _WHEN_SET: Final = (  # in a spec only then
-    "jitter", "calendar", "pause_after", "late_after_us", "on_missed", *HOOKS, "heartbeat_timeout_us",
+    "jitter", "calendar", "pause_after", "late_after_us", "on_missed", *HOOKS, "heartbeat_timeout_us", "concurrency",
 )
 _NO_JITTER: Final = ({"us": 0}, {"percent": 0.0})
+SERVER_KEYS: Final = ("namespace", "hash_id", "concurrency_of")  # what the server adds to a spec for itself
 _PUT_ONLY: Final = ("note", "paused", "version")
 
 _HOUSE: Final[dict[str, Any]] = {
@@ -112,6 +113,7 @@ POLICIES: Final[dict[str, tuple[str, Callable[[Any, str], Any]]]] = {
     "max_runs": ("max_runs", _same),
     "expires_after": ("expires_after_us", parse_duration),
     "concurrency_key": ("concurrency_key", _same),
+    "concurrency": ("concurrency", _same),
     "jitter": ("jitter", _api_jitter),
     "calendar": ("calendar", _api_calendar),
     "heartbeat_timeout": ("heartbeat_timeout_us", parse_duration),
@@ -226,7 +228,7 @@ def resolve(given: Mapping[str, Any], announced: Mapping[str, Any] | None) -> di
     factor, cap_us, not_on}, overlap {policy, max}, catchup {policy, window_us, max}, start_us, end_us, max_runs,
     expires_after_us, concurrency_key. None: no such bound. Only when they were given: jitter {us} or {percent},
     calendar [names], pause_after, late_after_us, on_missed, on_success, on_failure, on_dead (full job names),
-    heartbeat_timeout_us; so what was resolved before stays equal.
+    heartbeat_timeout_us, concurrency; so what was resolved before stays equal.
     """
     spec: dict[str, Any] = {"task": given["task"], "schedule": dict(given.get("schedule") or {"kind": "at"})}
     for key, house in _HOUSE.items():

@@ -111,8 +111,8 @@ answered as the first was and does nothing.
 
 `given` is what was asked for, and only that: {task, schedule, queue, priority, timeout_us, retry, overlap, catchup, start_us, end_us,
 max_runs, expires_after_us, concurrency_key, jitter, calendar, pause_after, late_after_us, on_missed, on_success, on_failure,
-on_dead, heartbeat_timeout_us}. The server adds what the task's decorator announced and then the house defaults; the answer's `spec` is
-the resolved form, in which those from jitter on stand only when given.
+on_dead, heartbeat_timeout_us, concurrency}. The server adds what the task's decorator announced and then the house defaults; the
+answer's `spec` is the resolved form, in which those from jitter on stand only when given.
 
     schedule   {"kind": "cron", expr, tz, dst_gap, dst_overlap, day_or, seconds}, {"kind": "every", every_us}, {"kind": "every", every_us,
                "after_completion": true}, {"kind": "at"}, {"kind": "manual"} or {"kind": "union", "of": [{schedule, param_us}, ...]} with 2
@@ -128,6 +128,8 @@ the resolved form, in which those from jitter on stand only when given.
     calendar   1 to 10 names of calendars; an occurrence that any of them blocks is skipped
     pause_after    1 to 255: the job is paused after so many dead runs one after another
     concurrency_key   text: at most `key_concurrency` (of the queue; 1) runs of one key are leased at once within their queue
+    concurrency    1…1000000: at most so many runs of the job (an enqueue: of its namespace and task) are leased at once. A run obeys the
+               number that it was made with; those made without one neither obey nor count; of several numbers the smallest holds
     heartbeat_timeout_us  an attempt whose own code sends no heartbeat for so long is ended as if by its timeout
     expires_after_us  a run that no worker has so long after its nominal time is cancelled, with the reason "expired"
     late_after_us  a run that has not started so long after its nominal time is marked late

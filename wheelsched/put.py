@@ -75,6 +75,8 @@ def resolved_spec(engine: Engine, given: Any, name: str, coming: Collection[str]
     parts = [part["schedule"] for part in wire["schedule"].get("of", ())] or [wire["schedule"]]
     if any(_HASHED.search(part["expr"]) for part in parts if part["kind"] == "cron"):
         wire["hash_id"] = name
+    if "concurrency" in wire:
+        wire["concurrency_of"] = name
     missing = [x for x in wire.get("calendar", ()) if x not in engine.state.calendars and x not in coming]
     if missing:
         raise FailedPreconditionError(f"calendar {missing[0]!r} does not exist; make it first, then put the job")
@@ -90,6 +92,11 @@ def alive(engine: Engine, name: str) -> bool:
     """Whether a job of that full name is there and not deleted."""
     row = engine.state.find_job(name.encode())
     return row is not None and bool(engine.state.jobs.gather(np.array([row], np.uint32))["state"][0] != JobState.DELETED)
+
+
+def own(wire: dict[str, Any]) -> bool:
+    """Does this definition hold its job's name, so that no other job can have it?"""
+    return "hash_id" in wire or "concurrency_of" in wire
 
 
 def check_spec(engine: Engine, wire: dict[str, Any]) -> None:
@@ -357,7 +364,7 @@ def _column(args: dict[str, Any], name: str, dtype: str, n: int) -> NDArray[Any]
 
 
 def _specs_of(engine: Engine, given: list[Any], which: NDArray[Any], names: list[str], faults: list[list[Any]]) -> NDArray[np.uint32]:
-    """Definition numbers, each distinct (given, namespace) resolved once; jobs with an H in their expression one by one."""
+    """Definition numbers, each distinct (given, namespace) resolved once; those that hold their job's name one by one."""
     out = np.zeros(len(names), np.uint32)
     cache: dict[tuple[int, str], int] = {}
     spaces, together = [x.partition("/")[0] for x in names], frozenset(names)
@@ -369,7 +376,7 @@ def _specs_of(engine: Engine, given: list[Any], which: NDArray[Any], names: list
             except (InvalidArgumentError, FailedPreconditionError) as e:
                 faults.append([i, str(e)])
                 continue
-            if "hash_id" not in engine.state.specs[spec]:
+            if not own(engine.state.specs[spec]):
                 cache[(w, space)] = spec
         out[i] = spec
     return out

@@ -9,6 +9,7 @@ import msgpack
 import numpy as np
 
 from .attempts import unpack_past
+from .definition import SERVER_KEYS
 from .errors import InvalidArgumentError
 from .model import NEVER, Disposition, JobState, Outcome, Reason, RunState, Trigger, display_name
 
@@ -36,7 +37,7 @@ def job(engine: Engine, row: int) -> dict[str, Any]:
     none = following == NEVER or bool(engine.specs.excluded(f["spec"].reshape(1), np.array([following]))[0])
     return {
         "name": display_name(state.jobs.names(rows)[0].decode()), "state": JobState(int(f["state"])).name.lower(),
-        "spec": {k: v for k, v in wire.items() if k not in ("namespace", "hash_id")}, "param_us": int(f["param_us"]),
+        "spec": {k: v for k, v in wire.items() if k not in SERVER_KEYS}, "param_us": int(f["param_us"]),
         "payload": state.jobs.payload(row), "version": int(f["version"]),
         "note": state.pauses.get(row) or state.notes.get(row, ""),  # why it is paused, as long as it is
         "pause_note": state.pauses.get(row, ""),

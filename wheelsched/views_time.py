@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from .definition import SERVER_KEYS
 from .model import HOOKS, NEVER, display_name, format_duration, to_datetime
 from .protocol import decode_payload
 from .views import plain, rfc3339
@@ -20,7 +21,6 @@ __all__ = ["Backfill", "Calendar", "Hold", "JobChange", "TzDiff", "TzMove", "Why
 
 _DURATIONS: Final = ("timeout_us", "expires_after_us", "late_after_us", "heartbeat_timeout_us")
 _INSTANTS: Final = ("start_us", "end_us")
-_HIDDEN: Final = ("namespace", "hash_id")  # what the server adds to a spec for itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def definition_words(side: Mapping[str, Any]) -> dict[str, Any]:
     out: dict[str, Any] = {"state": side["state"]} if side.get("state") is not None else {}
     out |= {"task": spec["task"], "schedule": schedule_words(spec["schedule"], side.get("param_us"))}
     for key, value in spec.items():
-        if key not in ("task", "schedule", *_HIDDEN) and value is not None:
+        if key not in ("task", "schedule", *SERVER_KEYS) and value is not None:
             out[key.removesuffix("_us")] = _policy_words(key, value)
     return out
 

@@ -135,6 +135,7 @@ def _page(found: JobInfo, times: Times) -> Iterator[str]:
         ("overlap", _policy(overlap)), ("catchup", _policy(catchup)),
         ("start", times.show(_instant(spec.get("start_us")), tz)), ("end", times.show(_instant(spec.get("end_us")), tz)),
         ("max runs", str(spec.get("max_runs") or "")), ("expires after", micros(spec.get("expires_after_us"))),
+        ("concurrency", str(spec.get("concurrency") or "")),
         ("concurrency key", spec.get("concurrency_key") or ""), ("jitter", _jitter(spec.get("jitter"))),
         ("calendars", ", ".join(spec.get("calendar") or ())), ("late after", micros(spec.get("late_after_us"))),
         *((hook.replace("_", " "), f"triggers {display_name(spec[hook])}" if spec.get(hook) else "") for hook in ("on_missed", *HOOKS)),

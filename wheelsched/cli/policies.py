@@ -43,7 +43,8 @@ _POLICIES = (
     click.option("--end", metavar="T", help="No occurrence after this instant."),
     click.option("--max-runs", type=int, metavar="N", help="Finished after so many runs."),
     click.option("--expires-after", metavar="D", help="Not started any more so long after its time: cancelled."),
-    click.option("--concurrency-key", metavar="K", help="Runs of one key share limits (this version refuses it)."),
+    click.option("--concurrency-key", metavar="K", help="One run of a key is leased at a time, or as its queue says."),
+    click.option("--concurrency", type=int, metavar="N", help="Runs of the job (an enqueue: of the task in its namespace) leased at once."),
     click.option("--calendar", multiple=True, metavar="C", help="A named calendar that blocks occurrences; several: any of them does."),
     click.option("--late-after", metavar="D", help="A run that has not started so long after its time is marked late."),
     click.option("--on-missed", metavar="JOB", help="Trigger this job when occurrences were not run, or a run is late."),
@@ -54,7 +55,7 @@ _POLICIES = (
 )
 _ONE_TO_ONE = (
     "timeout", "heartbeat_timeout", "queue", "priority", "jitter", "start", "end", "max_runs", "expires_after", "concurrency_key",
-    "late_after", "on_missed", "pause_after", *HOOKS,
+    "late_after", "on_missed", "pause_after", "concurrency", *HOOKS,
 )
 
 
