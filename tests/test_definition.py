@@ -333,7 +333,7 @@ def test_an_instant_outside_of_the_bounds_is_found_by_the_server_too():
 
 def test_every_policy_of_the_face_is_known():
     wanted = "queue priority timeout retry overlap catchup start end max_runs expires_after concurrency concurrency_key jitter calendar"
-    assert set(POLICIES) == {*wanted.split(), "heartbeat_timeout", "pause_after", "late_after", "on_missed", *HOOKS}
+    assert set(POLICIES) == {*wanted.split(), "heartbeat_timeout", "pause_after", "late_after", "on_missed", "redact", *HOOKS}
 
 
 # the server's side

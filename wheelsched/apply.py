@@ -16,7 +16,7 @@ import numpy as np
 
 from . import protocol
 from .admin_commands import put_calendar
-from .arguments import done, whole
+from .arguments import done, payload_fault, whole
 from .calendars import Calendar, check_calendar
 from .chains import cycle_text, find_cycle, targets_of
 from .checks import check_name
@@ -31,7 +31,6 @@ from .model import (
     MS,
     NEVER,
     NOTE_MAX,
-    PAYLOAD_MAX,
     JobState,
     display_name,
     parse_job_name,
@@ -271,8 +270,8 @@ def _fault_of(frame: Frame, i: int, seen: dict[str, int]) -> list[Any] | None:
     frame.names[i] = name
     if seen.setdefault(name, row) != row:
         return [row, f"job {display_name(name)} is there twice, as number {seen[name]} too"]
-    if not 0 < len(frame.payloads[i]) <= PAYLOAD_MAX:
-        return [row, f"payload: a bin of 1 to {PAYLOAD_MAX} bytes is wanted"]
+    if (fault := payload_fault(frame.payloads[i])) is not None:
+        return [row, fault]
     if len(frame.notes[i]) > NOTE_MAX:
         return [row, f"note: a text of at most {NOTE_MAX} characters is wanted"]
     if frame.param[i] != NEVER and not 0 <= frame.param[i] <= INSTANT_MAX_US:
@@ -424,11 +423,15 @@ def _change(engine: Engine, plan: Plan, i: int) -> dict[str, Any]:
         new["param_us"] = given
     elif new["schedule"]["kind"] == "every" and given not in (NEVER, was):
         old["param_us"], new["param_us"] = was, given
-    old["payload"], new["payload"] = _shown(engine.state.jobs.payload(row)), _shown(frame.payloads[i])
     old["note"], new["note"] = engine.state.notes.get(row, ""), frame.notes[i] or engine.state.notes.get(row, "")
     was_paused, paused = fields["state"] == JobState.PAUSED, frame.paused[i]
     old["paused"], new["paused"] = bool(was_paused), bool(was_paused if paused is None else paused)
-    return {"name": display_name(plan.names[i].decode()), **_differing(old, new)}
+    sides = _differing(old, new)
+    payloads = {"old": engine.state.jobs.payload(row), "new": frame.payloads[i]}
+    if payloads["old"] != payloads["new"]:  # shown also when they differ in nothing but what is redacted
+        for side, payload in payloads.items():
+            sides[side]["payload"] = _shown(engine.redaction.shown(payload, before, wire))
+    return {"name": display_name(plan.names[i].decode()), **sides}
 
 
 def _shown(payload: bytes) -> bytes | str:

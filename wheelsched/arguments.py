@@ -10,6 +10,7 @@ import numpy as np
 from . import protocol
 from .errors import InvalidArgumentError
 from .model import INSTANT_MAX_US, MS, NEVER, PAYLOAD_MAX
+from .redact import MARK, mark_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,12 +57,22 @@ def whole(args: dict[str, Any], name: str, low: int, high: int, default: int | N
 
 def payload_of(value: Any) -> bytes:
     """A checked payload."""
-    if not isinstance(value, bytes) or not value:
-        raise InvalidArgumentError("payload: a bin with the encoded [args, kwargs] is wanted")
-    if len(value) > PAYLOAD_MAX:
-        raise InvalidArgumentError(f"payload of {len(value)} bytes: at most {PAYLOAD_MAX} are allowed")
+    fault = payload_fault(value)
+    if fault is not None:
+        raise InvalidArgumentError(fault)
     protocol.decode_payload(value)
-    return value
+    return bytes(value)
+
+
+def payload_fault(value: Any) -> str | None:
+    """What is wrong with a payload, from the outside: it is not decoded. None: nothing."""
+    if not isinstance(value, bytes) or not value:
+        return "payload: a bin with the encoded [args, kwargs] is wanted"
+    if len(value) > PAYLOAD_MAX:
+        return f"payload of {len(value)} bytes: at most {PAYLOAD_MAX} are allowed"
+    if mark_in(value):
+        return f"payload: an argument is {MARK!r}, which is only what is shown instead of a redacted value; give the value itself"
+    return None
 
 
 def param_of(value: Any) -> int:

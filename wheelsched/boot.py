@@ -25,6 +25,7 @@ from .journal import LmdbJournal
 from .keeper import Keeper
 from .model import CLOCK_STEP_US, US, Outcome, to_datetime
 from .pool import Pool, kill_former_generation
+from .redact import Redaction
 from .server import EXIT_CONFIG, Server
 from .state import recover
 from .turn import ClockBack, WorkerGone
@@ -80,7 +81,7 @@ def _take_over(state: State, config: Config, clock: Clock, boot: str) -> Engine:
     engine = Engine(
         state, Zones(load_zone), history.pack, clock.now(), zone_version=ZONE_VERSION, boot_id=boot, server=f"wheelsched {__version__}"
     )
-    engine.clock_offset_us, engine.lease_us = config.clock_offset_us, config.lease_us
+    engine.clock_offset_us, engine.lease_us, engine.redaction = config.clock_offset_us, config.lease_us, Redaction(config.redact)
     if config.hold and state.meta.held_us < 0:
         set_hold(engine, os.geteuid(), on=True, note="serve --hold")
     for worker, known in list(state.workers.items()):

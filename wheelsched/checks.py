@@ -39,6 +39,7 @@ __all__ = [
 
 CALENDARS_MAX: Final = 10  # of one job
 PAUSE_AFTER_MAX: Final = 255
+REDACTED_MAX: Final = 100  # names of a job
 _COUNT_MAX: Final = 1_000_000
 _RUNS_MAX: Final = 2**31 - 1
 _NOT_ON_MAX: Final = 100
@@ -209,6 +210,13 @@ def _calendars(value: Any, what: str) -> list[str]:
     return sorted({check_name(name, what) for name in value})
 
 
+def _redacted(value: Any, what: str) -> list[str]:
+    """Names, each once, in small letters: what is hidden depends neither on their order nor on their case."""
+    if not isinstance(value, list | tuple | set | frozenset) or not 1 <= len(value) <= REDACTED_MAX:
+        raise InvalidArgumentError(f"{what}: 1 to {REDACTED_MAX} names of argument fields are wanted, such as ['password']")
+    return sorted({_text(name, f"{what}: a name", KEY_MAX).casefold() for name in value})
+
+
 def _target(value: Any, what: str) -> str:
     name = parse_job_name(value)
     if name.partition("/")[2].startswith("~"):
@@ -241,6 +249,7 @@ CHECKS: Final[dict[str, Callable[[Any, str], Any]]] = {
     "pause_after": _pause_after,
     "late_after_us": _duration,
     "on_missed": _target,
+    "redact": _redacted,
     "on_success": _target,
     "on_failure": _target,
     "on_dead": _target,

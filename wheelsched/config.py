@@ -33,6 +33,7 @@ class Config:
     http_secret_file: str = ""  # keys that `http` signs with, whsec_… one a line
     http_ca_file: str = ""  # certificates to trust beside the system's
     roles: tuple[tuple[str, tuple[str, ...]], ...] = ()  # (role, users and %groups that have it beside the server's own user and root)
+    redact: tuple[str, ...] = ()  # argument fields of any job whose values are not shown
     hold: bool = False  # start with all triggering held, until `admin release`
     map_size: int | None = None  # None: 4 TiB, less under an address space limit
     reserve_bytes: int = RESERVE_BYTES
@@ -91,6 +92,7 @@ def load(*layers: dict[str, Any]) -> Config:
     merged["tasks"] = tuple(tasks)
     merged["allow_env"] = _texts("allow_env", merged.get("allow_env", ()), "names of environment variables, such as 'PG*'")
     merged["http_allow_net"] = _texts("http_allow_net", merged.get("http_allow_net", ()), "networks, such as '10.0.0.0/8'")
+    merged["redact"] = _texts("redact", merged.get("redact", ()), "names of argument fields, such as 'password'")
     merged["roles"] = _roles(merged.get("roles", {}))
     for key in ("http_secret_file", "http_ca_file"):
         if not isinstance(merged.get(key, ""), str) or "\0" in merged.get(key, ""):

@@ -33,7 +33,7 @@ _RECURRING: Final = (
     "overlap", "catchup", "start_us", "end_us", "max_runs", "jitter", "calendar", "pause_after", "late_after_us", "on_missed",
 )
 _WHEN_SET: Final = (  # in a spec only then
-    "jitter", "calendar", "pause_after", "late_after_us", "on_missed", *HOOKS, "heartbeat_timeout_us", "concurrency",
+    "jitter", "calendar", "pause_after", "late_after_us", "on_missed", "redact", *HOOKS, "heartbeat_timeout_us", "concurrency",
 )
 _NO_JITTER: Final = ({"us": 0}, {"percent": 0.0})
 SERVER_KEYS: Final = ("namespace", "hash_id", "concurrency_of")  # what the server adds to a spec for itself
@@ -93,7 +93,7 @@ def _api_jitter(value: Any, what: str) -> dict[str, Any]:
     return {"us": parse_duration(value, what)}
 
 
-def _api_calendar(value: Any, what: str) -> Any:  # noqa: ARG001 - the face of a converter
+def _api_names(value: Any, what: str) -> Any:  # noqa: ARG001 - the face of a converter
     return [value] if isinstance(value, str) else value
 
 
@@ -115,17 +115,18 @@ POLICIES: Final[dict[str, tuple[str, Callable[[Any, str], Any]]]] = {
     "concurrency_key": ("concurrency_key", _same),
     "concurrency": ("concurrency", _same),
     "jitter": ("jitter", _api_jitter),
-    "calendar": ("calendar", _api_calendar),
+    "calendar": ("calendar", _api_names),
     "heartbeat_timeout": ("heartbeat_timeout_us", parse_duration),
     "pause_after": ("pause_after", _same),
     "late_after": ("late_after_us", parse_duration),
     "on_missed": ("on_missed", _same),
+    "redact": ("redact", _api_names),
     "on_success": ("on_success", _same),
     "on_failure": ("on_failure", _same),
     "on_dead": ("on_dead", _same),
 }
 _API_NAMES: Final = {key: name for name, (key, _) in POLICIES.items()}
-_OPTIONS: Final = ("queue", "timeout", "heartbeat_timeout", "retry", "priority")  # what a decorator may give
+_OPTIONS: Final = ("queue", "timeout", "heartbeat_timeout", "retry", "priority", "redact")  # what a decorator may give
 _OPTION_KEYS: Final = tuple(POLICIES[name][0] for name in _OPTIONS)
 
 
@@ -178,6 +179,8 @@ def given_from_api(call: Call, schedule: Any, policies: Mapping[str, Any]) -> tu
             raise _unknown_policy(name)
         key, convert = known
         given[key] = CHECKS[key](convert(value, name), name)
+    if "redact" in given and call.options.get("redact") is not None:  # it only ever adds up
+        given["redact"] = sorted({*given["redact"], *CHECKS["redact"](_api_names(call.options["redact"], "redact"), "redact")})
     _refuse_recurring(given)
     check_together(given)
     check_instant(given, param_us)
@@ -215,7 +218,7 @@ def check_given(given: Any) -> dict[str, Any]:
 
 def check_announced(options: Any) -> dict[str, Any]:
     """A checked copy of the options that a worker's hello announces for a task: queue, timeout_us,
-    heartbeat_timeout_us, retry, priority.
+    heartbeat_timeout_us, retry, priority, redact.
     """
     got = fields(options, "task options", _OPTION_KEYS)
     return {key: CHECKS[key](value, _API_NAMES[key]) for key, value in got.items() if value is not None}
@@ -227,8 +230,8 @@ def resolve(given: Mapping[str, Any], announced: Mapping[str, Any] | None) -> di
     Keys: task, schedule ({"kind": "at"} for an enqueue), queue, priority, timeout_us, retry {attempts, backoff_us,
     factor, cap_us, not_on}, overlap {policy, max}, catchup {policy, window_us, max}, start_us, end_us, max_runs,
     expires_after_us, concurrency_key. None: no such bound. Only when they were given: jitter {us} or {percent},
-    calendar [names], pause_after, late_after_us, on_missed, on_success, on_failure, on_dead (full job names),
-    heartbeat_timeout_us, concurrency; so what was resolved before stays equal.
+    calendar [names], pause_after, late_after_us, redact [names; those announced too], on_missed, on_success, on_failure,
+    on_dead (full job names), heartbeat_timeout_us, concurrency; so what was resolved before stays equal.
     """
     spec: dict[str, Any] = {"task": given["task"], "schedule": dict(given.get("schedule") or {"kind": "at"})}
     for key, house in _HOUSE.items():
@@ -240,8 +243,11 @@ def resolve(given: Mapping[str, Any], announced: Mapping[str, Any] | None) -> di
         spec[key] = _copied(value)
     for key in _WHEN_SET:
         value = given.get(key)
-        if value is None and announced is not None and key in _OPTION_KEYS:
-            value = announced.get(key)
+        if announced is not None and key in _OPTION_KEYS:
+            if value is None:
+                value = announced.get(key)
+            elif key == "redact":  # it only ever adds up
+                value = sorted({*value, *announced.get(key, ())})
         if value is not None and value not in _NO_JITTER:
             spec[key] = _copied(value)
     return spec

@@ -53,6 +53,7 @@ from .model import (
     Trigger,
 )
 from .queues import Limits
+from .redact import Redaction
 from .schedules import KIND_AFTER, ScheduleTable
 from .specs import TRIES, SpecTable
 from .state import AS_EVER
@@ -102,6 +103,7 @@ class Engine:
         self.running = Live()  # which attempts have entered user code, as last seen, and what they told; not journaled
         self.gone: dict[int, int] = {}  # external worker without a connection -> monotonic end of its lease
         self.lease_us = LEASE_US
+        self.redaction = Redaction()
         self.instance = b""
         self.clock_offset_us = 0
         self.draining = False

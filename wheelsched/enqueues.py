@@ -15,7 +15,7 @@ import msgpack
 import numpy as np
 
 from . import protocol, reads, records
-from .arguments import column, done, payload_of, text, whole
+from .arguments import column, done, payload_fault, payload_of, text, whole
 from .definition import check_given
 from .errors import InvalidArgumentError, WheelschedError
 from .ids import job_key, other_run_id
@@ -27,7 +27,6 @@ from .model import (
     KEY_TTL_US,
     MS,
     NEVER,
-    PAYLOAD_MAX,
     UNIQUE_FIELDS,
     JobState,
     RunState,
@@ -236,8 +235,8 @@ def enqueue_many(engine: Engine, cmd: Incoming) -> bytes:
             continue
         job, spec, unique = kinds[w]
         try:
-            if not isinstance(payload, bytes) or not 0 < len(payload) <= PAYLOAD_MAX:
-                raise InvalidArgumentError(f"payload: a bin of 1 to {PAYLOAD_MAX} bytes is wanted")
+            if (fault := payload_fault(payload)) is not None:
+                raise InvalidArgumentError(fault)
             if any(us != NEVER and not 0 <= us <= INSTANT_MAX_US for us in (at_us, delay_us)):
                 raise InvalidArgumentError("at_us or delay_us is out of range")
             nominal = _nominal(engine, None if at_us == NEVER else at_us, None if delay_us == NEVER else delay_us)

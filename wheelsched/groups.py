@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from . import chains, protocol, reads, records
-from .arguments import column, done, payload_of, text, whole
+from .arguments import column, done, payload_fault, payload_of, text, whole
 from .enqueues import Wanted, job_rows, resolved, scoped
 from .errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError, WheelschedError
 from .ids import other_run_id
-from .model import GROUP_MAX, KEY_MAX, NEVER, PAYLOAD_MAX, RunState, Trigger
+from .model import GROUP_MAX, KEY_MAX, NEVER, RunState, Trigger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,8 +70,8 @@ def _part(args: dict[str, Any]) -> Part:
     if len(which) and int(which.max()) >= len(given):
         raise InvalidArgumentError("group: which names a row of `given` that is not there")
     for i, payload in enumerate(payloads):
-        if not isinstance(payload, bytes) or not 0 < len(payload) <= PAYLOAD_MAX:
-            raise InvalidArgumentError(f"member {i} of the frame: payload: a bin of 1 to {PAYLOAD_MAX} bytes is wanted")
+        if (fault := payload_fault(payload)) is not None:
+            raise InvalidArgumentError(f"member {i} of the frame: {fault}")
     return Part(given, which, payloads)
 
 

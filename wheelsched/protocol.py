@@ -110,7 +110,7 @@ answered as the first was and does nothing.
                is not kept any more, or when it is of another past (a backup was restored)
 
 `given` is what was asked for, and only that: {task, schedule, queue, priority, timeout_us, retry, overlap, catchup, start_us, end_us,
-max_runs, expires_after_us, concurrency_key, jitter, calendar, pause_after, late_after_us, on_missed, on_success, on_failure,
+max_runs, expires_after_us, concurrency_key, jitter, calendar, pause_after, late_after_us, redact, on_missed, on_success, on_failure,
 on_dead, heartbeat_timeout_us, concurrency}. The server adds what the task's decorator announced and then the house defaults; the
 answer's `spec` is the resolved form, in which those from jitter on stand only when given.
 
@@ -133,6 +133,9 @@ answer's `spec` is the resolved form, in which those from jitter on stand only w
     heartbeat_timeout_us  an attempt whose own code sends no heartbeat for so long is ended as if by its timeout
     expires_after_us  a run that no worker has so long after its nominal time is cancelled, with the reason "expired"
     late_after_us  a run that has not started so long after its nominal time is marked late
+    redact         1 to 100 names of argument fields: keyword arguments, keys of maps at any depth (letters of either case are equal) and
+                   positions ("0" is the first positional argument). Their values are "[redacted]" in every payload that is shown, which
+                   no payload that is sent may have as an argument; those of the task's decorator and of the server are added
     on_missed      full name of a job to trigger when occurrences were not run, or a run is late
     on_success, on_failure, on_dead   full name of a job to trigger when a run succeeded; will not succeed any more, being a dead letter or
                expired (a cancel is no failure); is a dead letter. Once for each (run, hook). A cycle is refused

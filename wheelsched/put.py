@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from . import reads, records
-from .arguments import done, param_of, payload_of, text, whole
+from .arguments import done, param_of, payload_fault, payload_of, text, whole
 from .chains import cycle_text, find_cycle, targets_of
 from .definition import check_given, resolve
 from .errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, NotFoundError, ResourceExhaustedError, ScheduleError
@@ -21,7 +21,6 @@ from .model import (
     MS,
     NEVER,
     NOTE_MAX,
-    PAYLOAD_MAX,
     Disposition,
     JobState,
     Reason,
@@ -332,8 +331,8 @@ def put_many(engine: Engine, cmd: Incoming) -> bytes:
             full.append(own_name(name))
         except InvalidArgumentError as e:
             faults.append([i, str(e)])
-        if not isinstance(payloads[i], bytes) or not 0 < len(payloads[i]) <= PAYLOAD_MAX:
-            faults.append([i, f"payload: a bin of 1 to {PAYLOAD_MAX} bytes is wanted"])
+        if (fault := payload_fault(payloads[i])) is not None:
+            faults.append([i, fault])
     if not faults and len(set(full)) != n:
         first = {x: i for i, x in reversed(list(enumerate(full)))}
         faults = [[i, f"job {x} is in the frame twice"] for i, x in enumerate(full) if first[x] != i]

@@ -230,7 +230,8 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tu
         elif key == "schedule":
             out[key] = (schedule_text(old[key], old.get("param_us")), schedule_text(new[key], new.get("param_us")))
         elif key == "payload":
-            out["arguments"] = (_payload(old[key]), _payload(new[key]))
+            shown = _payload(old[key]), _payload(new[key])
+            out["arguments"] = shown if shown[0] != shown[1] else (shown[0], f"{shown[1]} with another value in a redacted field")
         else:
             out[_API_NAMES.get(key, key)] = (_shown(key, old.get(key)), _shown(key, new[key]))
     if "param_us" in new and "schedule" not in out and "anchor" not in out:

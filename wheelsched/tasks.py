@@ -44,7 +44,7 @@ class Task:
         """InvalidArgumentError for values that can't be."""
         self.name = parse_task_name(name)
         self.function = function
-        self.options = options
+        self.options = {**options, "redact": _fields(name, function, options["redact"])} if options.get("redact") else options
         self.batch = batch
         self.signature: Any = None
         self.wire()
@@ -63,13 +63,15 @@ class Task:
         return Call(self.name, *args, **kwargs).with_options(self.options)
 
     def wire(self) -> dict[str, Any]:
-        """The options as a worker announces them: queue, timeout_us, heartbeat_timeout_us, retry, priority; only those given."""
+        """The options as a worker announces them: queue, timeout_us, heartbeat_timeout_us, retry, priority, redact; only those given."""
         out: dict[str, Any] = {}
         for key, value in self.options.items():
             if key in ("timeout", "heartbeat_timeout"):
                 out[f"{key}_us"] = parse_duration(value, key)
             elif key == "retry":
                 out["retry"] = (Retry(attempts=value) if isinstance(value, int) else value).to_wire()
+            elif key == "redact":
+                out["redact"] = value
             elif key == "queue":
                 out["queue"] = parse_task_name(value, "queue")
             elif isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= PRIORITY_MAX:
@@ -81,15 +83,18 @@ class Task:
 
 def task(
     name: str, *, queue: str | None = None, timeout: Any = None, retry: Retry | int | None = None, priority: int | None = None,
-    batch: bool = False, heartbeat_timeout: Any = None,
+    batch: bool = False, heartbeat_timeout: Any = None, redact: str | Iterable[str] | None = None,
 ) -> Callable[[Callable[P, R]], TaskFunction[P, R]]:
     """Mark a function as the task `name`; it stays a plain function. InvalidArgumentError for values that can't be.
 
     `timeout` is a duration (timedelta, seconds, text), counted from the first instruction of each attempt. An attempt whose code
     calls no `current_run().heartbeat()` for `heartbeat_timeout` is ended as if by its timeout. With `batch=True` the function gets a
-    list of runs and returns a list with one value a run; an Exception instance in that list fails that run alone.
+    list of runs and returns a list with one value a run; an Exception instance in that list fails that run alone. `redact`: parameters
+    of the function, or keys of maps among its arguments, whose values no listing, history or diff shows.
     """
-    given = {"queue": queue, "timeout": timeout, "heartbeat_timeout": heartbeat_timeout, "retry": retry, "priority": priority}
+    given = {
+        "queue": queue, "timeout": timeout, "heartbeat_timeout": heartbeat_timeout, "retry": retry, "priority": priority, "redact": redact,
+    }
     options = {key: value for key, value in given.items() if value is not None}
     if retry is not None and (isinstance(retry, bool) or not isinstance(retry, int | Retry)):
         raise InvalidArgumentError(f"retry: a Retry or a number of attempts is wanted, not {type(retry).__name__}")
@@ -101,6 +106,21 @@ def task(
         return cast("TaskFunction[P, R]", function)
 
     return mark
+
+
+def _fields(task_name: str, function: Callable[..., Any], given: Any) -> list[str]:
+    """Names to redact, and the positions of the parameters that have these names: "0" is the first."""
+    names = [given] if isinstance(given, str) else list(given)
+    if not all(isinstance(name, str) and name for name in names):
+        raise InvalidArgumentError(f"task {task_name}: redact: names of arguments are wanted, such as ('password',)")
+    import inspect  # noqa: PLC0415 - only for tasks that hide something
+
+    for i, parameter in enumerate(inspect.signature(function).parameters.values()):
+        if parameter.name in names and parameter.kind is not parameter.KEYWORD_ONLY:
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                raise InvalidArgumentError(f"task {task_name}: redact: {parameter} is any number of arguments; name a single one")
+            names.append(str(i))
+    return names
 
 
 def load_tasks(modules: Iterable[str]) -> dict[str, Task]:

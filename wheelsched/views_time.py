@@ -21,6 +21,7 @@ __all__ = ["Backfill", "Calendar", "Hold", "JobChange", "TzDiff", "TzMove", "Why
 
 _DURATIONS: Final = ("timeout_us", "expires_after_us", "late_after_us", "heartbeat_timeout_us")
 _INSTANTS: Final = ("start_us", "end_us")
+_NO_CALL: Final = {"args": "(long)", "kwargs": "(long)"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,8 @@ class JobChange:
         if self.old is not None and self.new is not None and "payload" in self.new:
             for words, side in ((old, self.old), (new, self.new)):
                 words.update(_call_words(side["payload"]))
+            if all(old[name] == new[name] for name in _NO_CALL):
+                old["arguments"], new["arguments"] = "(not shown)", "(not shown, but others)"
         names = [*old, *(name for name in new if name not in old)]
         return {name: (old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)}
 
@@ -174,7 +177,7 @@ class JobChange:
 def _call_words(payload: bytes | None) -> dict[str, Any]:
     """Arguments of a call as JSON has them; long ones were not kept."""
     if payload is None:
-        return {"args": "(long)", "kwargs": "(long)"}
+        return _NO_CALL
     args, kwargs = decode_payload(payload)
     return {"args": plain(args), "kwargs": plain(kwargs)}
 

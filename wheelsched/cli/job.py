@@ -139,6 +139,7 @@ def _page(found: JobInfo, times: Times) -> Iterator[str]:
         ("concurrency key", spec.get("concurrency_key") or ""), ("jitter", _jitter(spec.get("jitter"))),
         ("calendars", ", ".join(spec.get("calendar") or ())), ("late after", micros(spec.get("late_after_us"))),
         *((hook.replace("_", " "), f"triggers {display_name(spec[hook])}" if spec.get(hook) else "") for hook in ("on_missed", *HOOKS)),
+        ("redacted", ", ".join(spec.get("redact") or ())),
         ("pause after", f"{spec['pause_after']} dead runs one after another" if spec.get("pause_after") else ""),
         ("version", str(found.version)),
         ("created", times.show(found.created_at, tz)), ("updated", times.show(found.updated_at, tz)),

@@ -46,6 +46,7 @@ _POLICIES = (
     click.option("--concurrency-key", metavar="K", help="One run of a key is leased at a time, or as its queue says."),
     click.option("--concurrency", type=int, metavar="N", help="Runs of the job (an enqueue: of the task in its namespace) leased at once."),
     click.option("--calendar", multiple=True, metavar="C", help="A named calendar that blocks occurrences; several: any of them does."),
+    click.option("--redact", multiple=True, metavar="FIELD", help="An argument, or key in one, not shown to anybody; 0: the first one."),
     click.option("--late-after", metavar="D", help="A run that has not started so long after its time is marked late."),
     click.option("--on-missed", metavar="JOB", help="Trigger this job when occurrences were not run, or a run is late."),
     click.option("--on-success", metavar="JOB", help="Trigger this job when a run succeeded."),
@@ -88,6 +89,8 @@ def policies(flags: dict[str, Any]) -> dict[str, Any]:
         out["catchup"] = Catchup(flags.get("catchup") or "latest", window=flags.get("catchup_window"), max=flags.get("catchup_max"))
     if flags.get("calendar"):
         out["calendar"] = list(flags["calendar"])
+    if flags.get("redact"):
+        out["redact"] = list(flags["redact"])
     return out
 
 

@@ -18,7 +18,7 @@ from .shell import Failed, Verb, shell
 EXIT_CONFIG: Final = 78
 _ENVIRONMENT: Final = {
     "data": str, "workers": int, "mode": str, "concurrency": int, "tasks": list, "allow_commands": bool, "allow_http": bool,
-    "allow_env": list, "hold": bool, "http_allow_net": list, "http_secret_file": str, "http_ca_file": str,
+    "allow_env": list, "redact": list, "hold": bool, "http_allow_net": list, "http_secret_file": str, "http_ca_file": str,
     "clock_offset": str, "clock_check": str, "lease": str,
 }
 _WORDS: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
@@ -83,6 +83,7 @@ def _granted(grants: tuple[str, ...]) -> dict[str, list[str]] | None:
 @click.option("--allow-http", is_flag=True, default=None, help="Allow the built-in task `http`.")
 @click.option("--allow-env", multiple=True, metavar="NAME", help="A variable that commands get of this environment; PG* too; repeat it.")
 @click.option("--grant", multiple=True, metavar="ROLE=WHO,...", help="Who has the role command, http, admin or worker: users, %groups.")
+@click.option("--redact", multiple=True, metavar="FIELD", help="An argument, or key in one, of any job, not shown to anybody; repeat it.")
 @click.option("--http-allow-net", multiple=True, metavar="NET", help="A network, not public, that `http` may reach: 10.0.0.0/8; repeat it.")
 @click.option("--http-secret-file", metavar="FILE", help="Keys that `http` signs with: whsec_... one a line, newest first.")
 @click.option("--http-ca-file", metavar="FILE", help="Certificates that `http` trusts beside the system's.")

@@ -1,0 +1,71 @@
+"""Redaction: argument fields whose values the server shows to nobody. Workers get them; listings, histories and diffs do not.
+
+A field is named by a keyword argument or by the key of a map at any depth within the arguments, in any case of letters, or, in a job's
+own `redact`, by the position of a positional argument ("0" is the first). Pure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgpack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+MARK: Final = "[redacted]"  # what stands for a value
+_PACKED_MARK: Final[bytes] = msgpack.packb(MARK)
+_UNREADABLE: Final[bytes] = msgpack.packb([[MARK], {}])
+_HOUSE: Final = {"http": ("headers",)}  # task -> fields that are redacted whatever a job says
+_POSITIONS: Final = {"command": ("argv",), "http": ("method", "url")}  # task -> names of its positional arguments
+_NOTHING: Final[tuple[Any, ...]] = (None, "", [], {})  # tells nothing, and is shown
+
+
+class Redaction:
+    """What is shown of payloads, by the operator's names and each job's."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        """`names`: fields of every job."""
+        self._names = frozenset(name.casefold() for name in names)
+
+    def names(self, *wires: Mapping[str, Any]) -> frozenset[str]:
+        """The fields that any of these definitions has redacted."""
+        found = self._names.union(*((*_HOUSE.get(wire["task"], ()), *wire.get("redact", ())) for wire in wires))
+        positions = [_POSITIONS.get(wire["task"], ()) for wire in wires] if found else ()
+        return found.union(str(i) for names in positions for i, name in enumerate(names) if name in found)
+
+    def shown(self, payload: bytes, *wires: Mapping[str, Any]) -> bytes:
+        """A stored payload as anybody may see it. One that can't be read is hidden as a whole, if there is anything to hide."""
+        names = self.names(*wires)
+        if not names:
+            return payload
+        try:
+            args, kwargs, *headers = msgpack.unpackb(payload, raw=False)
+            shown = [[MARK if str(i) in names and arg not in _NOTHING else _hidden(arg, names) for i, arg in enumerate(args)],
+                     _hidden(dict(kwargs), names), *headers]
+            data: bytes = msgpack.packb(shown)
+        except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException):
+            return _UNREADABLE
+        return data
+
+
+def _hidden(value: Any, names: frozenset[str]) -> Any:
+    if isinstance(value, dict):
+        return {key: MARK if str.casefold(key) in names and item not in _NOTHING else _hidden(item, names) for key, item in value.items()}
+    return [_hidden(item, names) for item in value] if isinstance(value, list) else value
+
+
+def mark_in(payload: bytes) -> bool:
+    """Whether a value of the payload is the mark itself: what was shown of a job has come back as if it were the job's."""
+    if _PACKED_MARK not in payload:
+        return False
+    try:
+        return _has_mark(msgpack.unpackb(payload, raw=False)[:2])
+    except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException):
+        return False  # unreadable: not this check's matter
+
+
+def _has_mark(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_mark, value.values()))
+    return any(map(_has_mark, value)) if isinstance(value, list) else bool(value == MARK)
