@@ -30,6 +30,7 @@ class Scripted:
         self.pool = Pool(workers_dir=folder / "workers", modules=modules, generation=generation, boot_id=BOOT, allowed=allowed, **options)
         self.offset_us = offset_us
         self.worker = 0
+        self.attempt = 1  # of all runs
         self.queue = []
         self.silences = {}
         self.refusing = None  # what heartbeats with a checkpoint are answered: an error, or "stale"
@@ -72,7 +73,7 @@ class Scripted:
         n = len(rows)
         return {
             "n": n, "id": b"".join(t.to_bytes(16, "big") for t in tokens.tolist()), "token": tokens.tobytes(),
-            "attempt": np.full(n, 2, np.uint32).tobytes(), "scheduled_us": np.full(n, 1_800_000_000_000_000, np.int64).tobytes(),
+            "attempt": np.full(n, self.attempt, np.uint32).tobytes(), "scheduled_us": np.full(n, 1_800_000_000_000_000, np.int64).tobytes(),
             "missed": np.full(n, 3, np.uint32).tobytes(), "spec": np.array([specs.index((r[1], r[2])) for r in rows], np.uint32).tobytes(),
             "specs": [{"task": name, "timeout_us": timeout, "queue": "default"} for name, timeout in specs],
             "job": b"default/job" * n, "job_end": (11 * np.arange(1, n + 1)).astype(np.uint32).tobytes(),

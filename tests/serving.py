@@ -41,13 +41,13 @@ def die():
 class Serving:
     """One server process on a folder with a short name."""
 
-    def __init__(self, folder: Path, *flags: str, workers=1, preexec=None, env=None):
+    def __init__(self, folder: Path, *flags: str, workers=1, preexec=None, env=None, paths=()):
         self.folder = folder
         self.socket = str(folder / "s")
         (folder / "server_tasks.py").write_text(TASKS)
         self.log = folder / "log"
         self.open = []
-        paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+        paths = [str(folder), *paths, *filter(None, [os.environ.get("PYTHONPATH")])]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "wheelsched", "serve", "--data", str(folder / "data"), "--socket", self.socket, "--workers", str(workers),

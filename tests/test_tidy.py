@@ -23,7 +23,7 @@ HOUSE = [
     (2, True, "state* engine* reads history turn specs spans due misfire overlap chains alarms expiry retime changes attempts why occurrences queues"),
     (2, True, "commands workers sessions endings retries beats live stale run_commands enqueues groups cancels admin_commands put apply arguments rights forecast*"),
     (3, True, "views views_time views_forecast views_queues views_runs verbs verbs_time verbs_queues verbs_runs bulk bulk_runs staging"),
-    (3, False, "journal journal_* postgres pool executors process worker wire crew execution external tasks builtin builtin_*"),
+    (3, False, "journal journal_* postgres pool executors process worker wire crew execution external tasks hooks builtin builtin_*"),
     (3, False, "__init__ client client_runs aclient aclient_runs session transport atransport"),
     (4, True, "testing inline"),
     (2, True, "trail events*"),
@@ -37,7 +37,7 @@ IMPURE = {"time", "random", "os", "socket", "asyncio", "threading", "subprocess"
 EXCEPTIONS = {("zonedata", "importlib.resources")}  # it reads the zone files of the tzdata package, and nothing else
 OWNERS = {"lmdb": "journal*", "psycopg": "postgres"}
 BANNED = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "multiprocessing"}
-LIGHT = ["__init__", "client", "aclient", "bulk", "worker", "tasks", "session", "transport", "atransport", "verbs", "verbs_time", "views",
+LIGHT = ["__init__", "client", "aclient", "bulk", "worker", "tasks", "hooks", "session", "transport", "atransport", "verbs", "verbs_time", "views",
          "views_time", "views_forecast", "verbs_queues", "views_queues", "verbs_runs", "views_runs", "bulk_runs", "client_runs", "aclient_runs",
          "verbs_events", "views_events"]
 HEAVY = ["engine*", "state*", "journal*", "memory_journal", "postgres", "commands", "workers", "reads", "history",

@@ -73,6 +73,7 @@ def test_values_and_columns(make):
 
 def test_a_run_knows_itself(make):
     end = make()
+    end.attempt = 2
     token = end.give("t.about")
     about = value(end.finish(token)[0])
     assert about["started_at"].timestamp() * 1e6 == pytest.approx(end.ended[token][1], abs=1)
@@ -272,6 +273,7 @@ def commands(make):
 
 
 def test_command_runs_a_program_with_the_run_in_its_environment(commands, monkeypatch, tmp_path):
+    commands.attempt = 2
     token = commands.give(
         "command", python("import os, sys; print(*sorted(k for k in os.environ if k.startswith(('WHEELSCHED', 'PRI', 'OWN')))); "
                           "print(os.environ['WHEELSCHED_RUN_ID'], os.environ['WHEELSCHED_JOB'], os.environ['WHEELSCHED_TOKEN'], "

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         UnimplementedError,
         WheelschedError,
     )
+    from .hooks import middleware, on_start, on_stop
     from .model import Call, Command, Enqueue, Http, Job
     from .policies import Catchup, Overlap, Retry
     from .schedule import At, Cron, Every, Manual
@@ -103,6 +104,9 @@ __all__ = [
     "__version__",
     "current_run",
     "default_socket_path",
+    "middleware",
+    "on_start",
+    "on_stop",
     "task",
 ]
 
@@ -111,6 +115,7 @@ __version__ = "0.1.0"
 _FROM = {
     "aclient": ("AsyncClient", "AsyncRun"),
     "client": ("Client", "Run", "default_socket_path"),
+    "hooks": ("middleware", "on_start", "on_stop"),
     "model": ("Call", "Command", "Enqueue", "Http", "Job"),
     "policies": ("Catchup", "Overlap", "Retry"),
     "staging": ("Applied",),

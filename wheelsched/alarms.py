@@ -112,7 +112,7 @@ class Alarms:
         """Trigger the jobs that are to know. One that is not there (any more) is counted as untold."""
         causes, self._causes = self._causes, {}
         plain = [(target, {field: getattr(cause, field) for field in Cause.__slots__}) for (target, _), cause in causes.items()]
-        chains.trigger(engine, plain)
+        chains.trigger(engine, [(target, cause, {}) for target, cause in plain])
 
 
 def not_started(fields: Any) -> NDArray[np.bool_]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
 import numpy as np
 
 from . import protocol
-from .errors import InvalidArgumentError
+from .errors import InvalidArgumentError, PayloadError
 from .model import INSTANT_MAX_US, MS, NEVER, PAYLOAD_MAX
 from .redact import MARK, mark_in
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from .engine import Engine
     from .turn import Incoming
+
+_ARRAY_OF_TWO: Final = 0x92  # first byte of a payload without headers
 
 
 def remembered(engine: Engine, cmd: Incoming) -> bytes | None:
@@ -65,13 +67,18 @@ def payload_of(value: Any) -> bytes:
 
 
 def payload_fault(value: Any) -> str | None:
-    """What is wrong with a payload, from the outside: it is not decoded. None: nothing."""
+    """What is wrong with a payload, from the outside: it is decoded only when it seems to have headers. None: nothing."""
     if not isinstance(value, bytes) or not value:
         return "payload: a bin with the encoded [args, kwargs] is wanted"
     if len(value) > PAYLOAD_MAX:
         return f"payload of {len(value)} bytes: at most {PAYLOAD_MAX} are allowed"
     if mark_in(value):
         return f"payload: an argument is {MARK!r}, which is only what is shown instead of a redacted value; give the value itself"
+    if value[0] != _ARRAY_OF_TWO:
+        try:
+            protocol.check_headers(protocol.decode_headers(value))
+        except PayloadError as e:
+            return e.message
     return None
 
 

@@ -138,6 +138,8 @@ class Bulk:
     def payload(self, call: Call) -> bytes:
         """The call's payload. PayloadError names what can't be stored."""
         args, kwargs = call.args, call.kwargs
+        if call.headers:
+            return encode_payload(args, kwargs, call.headers)
         for value in (*args, *kwargs.values()) if kwargs else args:
             kind = type(value)
             if kind not in _SCALARS and (kind is not int or not -(2**63) <= value < 2**63):

@@ -144,7 +144,7 @@ def group_flow(
     own = {name: value for name, value in policies.items() if name not in HOOKS}
     frames = [frame for frame, _ in _frames(Enqueue(call, namespace=namespace, **own) for call in calls)]
     given, _ = given_from_api(then, None, {name: value for name, value in policies.items() if name != "expires_after"})
-    payload = encode_payload(then.args, then.kwargs)
+    payload = encode_payload(then.args, then.kwargs, then.headers)
     if frames[-1].room < len(payload) + len(encode_value(given, "then")) + _ROW_ROOM:
         frames.append(_Frame())
     members = frames[-1].members()

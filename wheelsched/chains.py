@@ -55,14 +55,15 @@ def ended(engine: Engine, rows: NDArray[np.uint32]) -> None:
     """These runs may have ended in this turn: trigger what their definitions name."""
     fields = engine.state.runs.gather(rows)
     final = engine.specs.hooked[fields["spec"]] & (fields["state"] > RunState.RETRY_WAIT)
-    orders: list[tuple[str, dict[str, Any]]] = []
+    orders: list[tuple[str, dict[str, Any], dict[str, str]]] = []
     told = []
     for row, f in zip(rows[final].tolist(), fields[final], strict=True):
         wire = engine.state.specs[int(f["spec"])]
         wanted = [hook for hook in hooks_of(f) if hook in wire]
         if wanted:
             about = _about(engine, row, f)
-            orders += [(wire[hook], {"reason": _REASONS[hook], **about}) for hook in wanted]
+            headers = own_headers(engine.state.runs.blobs(row)[0])
+            orders += [(wire[hook], {"reason": _REASONS[hook], **about}, headers) for hook in wanted]
             if f["state"] == RunState.DEAD:
                 told.append(row)
     trigger(engine, orders)
@@ -88,18 +89,18 @@ def _about(engine: Engine, row: int, fields: Any) -> dict[str, Any]:
     return about
 
 
-def trigger(engine: Engine, orders: list[tuple[str, dict[str, Any]]]) -> None:
-    """Make a run of each named job, with the cause in its headers: one record for (up to 65,536 of) them."""
+def trigger(engine: Engine, orders: list[tuple[str, dict[str, Any], dict[str, str]]]) -> None:
+    """Make a run of each named job, with a cause and further headers: one record for (up to 65,536 of) them."""
     found: dict[str, int | None] = {}
     made: list[tuple[str, int, dict[str, Any]]] = []
-    for target, cause in orders:
+    for target, cause, headers in orders:
         if target not in found:
             found[target] = _living(engine, target)
         row = found[target]
         if row is None:
             engine.counters["untold"] += 1
         else:
-            made.append((target, row, cause))
+            made.append((target, row, {**headers, "cause": cause}))
     for start in range(0, len(made), BATCH_MAX):
         _make(engine, made[start : start + BATCH_MAX])
 
@@ -119,18 +120,25 @@ def _make(engine: Engine, orders: list[tuple[str, int, dict[str, Any]]]) -> None
         "at": now, "uid": 0, "job": job, "id": b"".join(other_run_id(name.encode(), now, seq, i) for i, (name, _, _) in enumerate(orders)),
         "spec": engine.state.jobs.gather(job)["spec"].copy(), "trigger": np.full(n, Trigger.CHAIN, np.uint8), "nominal": instants,
         "due": instants, "state": np.full(n, RunState.QUEUED, np.uint8),
-        "payload": records.Blobs([with_cause(engine.state.jobs.payload(row), cause) for _, row, cause in orders]), "key": [],
+        "payload": records.Blobs([with_headers(engine.state.jobs.payload(row), headers) for _, row, headers in orders]), "key": [],
     })
     engine.counters["created"] += n
     engine.watch(rows)
 
 
-def with_cause(payload: bytes, cause: Mapping[str, Any]) -> bytes:
-    """The payload with the cause among its headers, which are the third element of the array and mostly not there yet."""
+def with_headers(payload: bytes, more: Mapping[str, Any]) -> bytes:
+    """The payload with more headers, which are the third element of the array and mostly not there yet."""
     if payload[:1] == b"\x92":  # an array of two
-        return b"\x93" + payload[1:] + encoded({"cause": cause})
+        return b"\x93" + payload[1:] + encoded(more)
     args, kwargs, headers = msgpack.unpackb(payload, raw=False)
-    return encoded([args, kwargs, {**headers, "cause": cause}])
+    return encoded([args, kwargs, {**headers, **more}])
+
+
+def own_headers(payload: bytes) -> dict[str, str]:
+    """The headers that came with a call, without the cause that a hook has added."""
+    if payload[:1] == b"\x92":
+        return {}
+    return {name: value for name, value in msgpack.unpackb(payload, raw=False)[2].items() if name != "cause"}
 
 
 def encoded(value: Any) -> bytes:
@@ -190,4 +198,4 @@ def cycle_text(cycle: list[str]) -> str:
     return f"on_success, on_failure, on_dead: {shown} is a cycle, which would trigger itself for ever; take one of these hooks away"
 
 
-__all__ = ["cycle_text", "ended", "find_cycle", "targets_of", "trigger", "with_cause"]
+__all__ = ["cycle_text", "ended", "find_cycle", "targets_of", "trigger"]

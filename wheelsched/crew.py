@@ -21,12 +21,15 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 from . import process
+from .errors import InvalidArgumentError
 from .execution import Captures, Entered, Runner, Work, group_of
+from .hooks import Hooks, failure_of
 from .tasks import enter_run, entered_run
 from .wire import FINISH_RESULT_BYTES, FINISH_ROWS_MAX, Wire, result_size
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
 
     from . import protocol
     from .tasks import Task
@@ -146,12 +149,21 @@ class Crew(Wire):
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         sys.stdout, sys.stderr = (cast("TextIO", Routed(which, log)) for which in (0, 1))
 
-    def use(self, tasks: dict[str, Task]) -> None:
-        """The tasks that this executor serves."""
+    def use(self, tasks: dict[str, Task], hooks: Hooks) -> None:
+        """The tasks that this executor serves. InvalidArgumentError for hooks that it can't call."""
         for runner in (self.gate, *(place.runner for place in self.places)):
-            runner.tasks = tasks
+            runner.tasks, runner.around = tasks, hooks.around
         if self.loop is not None:
             self._coroutines = frozenset(name for name, made in tasks.items() if inspect.iscoroutinefunction(made.function))
+            return
+        for function in (*hooks.start, *hooks.stop):
+            if inspect.iscoroutinefunction(function):
+                raise InvalidArgumentError(f"{function.__qualname__}: in mode thread each thread has an event loop of its own, so on_start "
+                                           "and on_stop are plain functions; make it one, or choose mode async")
+
+    def hook(self, function: Callable[[], Any]) -> str:
+        """Call a hook; what came of it as `failure_of` tells."""
+        return failure_of(function, (self.loop or asyncio.new_event_loop()).run_until_complete)
 
     def granted(self, reply: dict[str, Any]) -> None:
         """As for Wire."""
@@ -268,8 +280,8 @@ class Crew(Wire):
         """One call of a coroutine. It has a task of its own, so that a cancel ends user code and nothing else."""
         enter_run((entered.work, entered.rows[0]))
         try:
-            place.user = asyncio.ensure_future(place.runner.invoke(entered))
-            place.runner.keep(entered, await place.user)
+            place.user = asyncio.ensure_future(place.runner.coroutine(entered))
+            await place.user
         except BaseException as e:  # noqa: BLE001 - as in Runner.call
             place.runner.fail(entered, e)
         place.user = None

@@ -12,6 +12,8 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import ExitStack
+from contextvars import copy_context
 from itertools import islice
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -20,18 +22,22 @@ import msgpack
 
 from . import process, protocol
 from .errors import PayloadError
+from .hooks import surround
 from .model import ERROR_TEXT_MAX, OUTPUT_MAX, Outcome
 from .tasks import Batch, RunContext, Task, enter_run
 from .verdicts import bases_of, name_of, verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
 
     from .wire import Wire
 
 PIPE_BYTES: Final = 1024 * 1024
 _CALIBRATION_NS_MAX: Final = 50_000_000
+_OUR_FRAMES: Final = (__name__, f"{__package__}.crew")  # that lead to user code: of no use in a traceback
+_FIRST_ATTEMPT: Final = (1).to_bytes(4, "little")
+TELLS_MAX: Final = 16  # reports of a batch that are sent before runs that were tried before
 LOOK_S: Final = 0.05  # how often a coroutine's run looks whether it was told to end
 
 
@@ -44,6 +50,8 @@ class Work(Batch):
         self.rows: Iterator[int] = iter(range(self.n))  # who takes a row from it has it: atomic, so two threads may
         self.done = 0  # rows below have ended
         self.reported = 0  # rows below were sent
+        self.retried = reply["attempt"] != _FIRST_ATTEMPT * self.n  # is any of them?
+        self.tells = TELLS_MAX
         self.handed_back = 0  # rows from the end that were handed back
         self.begun_ns = [0] * self.n
         self.ended_ns = [0] * self.n
@@ -200,6 +208,7 @@ class Runner:
         self.outputs = outputs
         self.wire = wire
         self.tasks: dict[str, Task] = {}
+        self.around: Sequence[Callable[[RunContext], Any]] = ()  # middleware
         self.progress_ns = 0  # when some was sent
         self.asked = 0  # the token whose user code has learnt that it was told to end
         self._skips_seen = 0
@@ -213,7 +222,8 @@ class Runner:
         begun, ended = work.begun_ns, work.ended_ns
         unpack, enter = msgpack.unpackb, enter_run
         made = [self.tasks[spec["task"]] for spec in work.specs]
-        functions = [None if one.batch else one.function for one in made]
+        slowly = bool(self.around) or work.retried
+        functions = [None if slowly or one.batch else one.function for one in made]
         mono, started, skips = process.W_MONO_NS, process.W_STARTED, process.W_SKIPS
         seen = -1 if self._skipped else self._skips_seen
         call: list[Any]
@@ -271,9 +281,14 @@ class Runner:
         return True
 
     def _run_group(self, work: Work, first: int, made: Task) -> int:
-        """Rows of one batch handler, from `first` on; the time afterwards."""
+        """One call, from row `first` on, with all that there may be around it; the time afterwards. A run that was tried before may end
+        this process: what was done before it is told first, so that it costs the others nothing (of many, before the first few).
+        """
+        if work.attempts[first] > 1 and work.tells:
+            work.tells -= 1
+            self.wire.tell(work)
         rows = group_of(work, first, made)
-        self.mark(work, rows, batch=True)
+        self.mark(work, rows, batch=made.batch)
         entered = Entered(work, [row for row in rows if not self.left_out(work, row)], made)
         work.done = first
         self.call(entered)
@@ -288,11 +303,19 @@ class Runner:
         work, row = entered.work, entered.rows[-1]
         enter_run((work, entered.rows[0]))
         try:
-            value = self.invoke(entered)
-            self.keep(entered, self._awaited(work, row, value) if type(value) is CoroutineType else value)
+            with ExitStack() as stack:
+                surround(stack, self.around, work, entered.rows)
+                value = self.invoke(entered)
+                self.keep(entered, self._awaited(work, row, value) if type(value) is CoroutineType else value)
         except BaseException as e:  # noqa: BLE001 - whatever user code raises ends these runs, and these runs only
             self.fail(entered, e)
         self.conclude(entered)
+
+    async def coroutine(self, entered: Entered) -> None:
+        """As `call`, of a coroutine function that somebody else's loop runs; what it raises, is raised."""
+        with ExitStack() as stack:
+            surround(stack, self.around, entered.work, entered.rows)
+            self.keep(entered, await self.invoke(entered))
 
     def mark(self, work: Work, rows: list[int], *, batch: bool) -> None:
         """Show that these rows, of one call, are in user code from now on."""
@@ -345,15 +368,13 @@ class Runner:
         self._settle(work, rows[0], rows[-1] + 1, now - work.begun_ns[rows[0]])
 
     def _awaited(self, work: Work, row: int, value: Any) -> Any:
-        """The result of a coroutine; one event loop serves all runs. A run that is told to end is cancelled, once."""
+        """The result of a run's coroutine. A run that is told to end is cancelled, once."""
         import asyncio  # noqa: PLC0415 - only for tasks that are coroutines
 
-        if self._loop is None:
-            self._loop = asyncio.Runner()
-        loop, token = self._loop.get_loop(), work.tokens[row]
+        token = work.tokens[row]
 
         async def watched() -> Any:
-            task = asyncio.ensure_future(value)
+            task, loop = asyncio.ensure_future(value), asyncio.get_running_loop()
 
             def look() -> None:
                 if task.done():
@@ -369,7 +390,15 @@ class Runner:
             finally:
                 timer.cancel()
 
-        return self._loop.run(watched())
+        return self.await_(watched())
+
+    def await_(self, value: Any) -> Any:
+        """The result of a coroutine, in the context of who calls; one event loop serves all, runs and hooks."""
+        import asyncio  # noqa: PLC0415 - as above
+
+        if self._loop is None:
+            self._loop = asyncio.Runner()
+        return self._loop.run(value, context=copy_context())
 
     def _returned(self, work: Work, row: int, value: Any) -> None:
         """Keep what a run returned. PayloadError for what can't be kept."""
@@ -386,9 +415,11 @@ class Runner:
 
     def _failed(self, work: Work, row: int, error: BaseException) -> None:
         trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_globals.get("__name__") in _OUR_FRAMES:
+            trace = trace.tb_next
         work.outcome[row], result = verdict(error)
         if work.outcome[row] == Outcome.FAILED:
-            result |= error_result(error, trace.tb_next if trace is not None else None)  # without our own frame
+            result |= error_result(error, trace)
         work.results[row] = result
 
     def heartbeat(self, work: Work, row: int, text: str, checkpoint: bytes | None) -> None:

@@ -180,9 +180,8 @@ def end(engine: Engine) -> None:
         payload = b""
         if len(rows) and goes:
             counts = {name: getattr(group, name) for name in ("members", "succeeded", "failed", "cancelled")}
-            payload = chains.with_cause(
-                engine.state.runs.blobs(int(rows[0]))[0], {"reason": "group", "group": group.run_id.hex(), **counts}
-            )
+            cause = {"reason": "group", "group": group.run_id.hex(), **counts}
+            payload = chains.with_headers(engine.state.runs.blobs(int(rows[0]))[0], {"cause": cause})
         engine.record("GROUP_END", {"at": engine.now.wall_us, "number": number, "run": rows, "payload": payload})
         if len(rows) and not goes:
             engine.counters["cancelled"] += 1

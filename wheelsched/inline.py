@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from struct import pack
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any, Final
 
 from . import protocol
+from .errors import FailedPreconditionError
+from .hooks import failure_of, surround
 from .model import ERROR_TEXT_MAX, KILL_GRACE_US, NEVER, US, Outcome
 from .tasks import Batch, Task, check_kept, current_run, enter_run
 from .verdicts import bases_of, name_of, verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .hooks import Hooks
     from .testing import Simulator
 
 WORKER: Final = 2  # its connection number
@@ -77,9 +83,11 @@ class Simulated(Batch):
 class Inline:
     """One worker inside the simulator: leases a run, executes it on the spot, reports it."""
 
-    def __init__(self, sim: Simulator, tasks: dict[str, Task]) -> None:
+    def __init__(self, sim: Simulator, tasks: dict[str, Task], hooks: Hooks) -> None:
         self._sim = sim
         self._tasks = tasks
+        self._hooks = hooks
+        self._begun = False  # were the start hooks called?
         self._held: Held | None = None
         self._next: dict[str, Any] | None = None  # leased with the report of the run before
 
@@ -110,11 +118,23 @@ class Inline:
     def killed(self) -> int:
         """The worker dies with its server; the largest token whose user code was entered."""
         self._next = None
+        self._begun = False
         if self._held is None:
             return -1
         token = self._held.token
         self._held.lost, self._held = True, None
         return token
+
+    def stop(self) -> None:
+        """The worker ends in good order. What a stop hook raises, is raised."""
+        if self._begun:
+            self._begun = False
+            self._call(*reversed(self._hooks.stop))
+
+    def _call(self, *hooks: Callable[[], Any]) -> None:
+        for function in hooks:
+            if failure := failure_of(function, _no_loop):
+                raise FailedPreconditionError(failure)
 
     def work(self, end_us: int) -> bool:
         """Execute one run, if one is ready, no task is under way, and it is not later than `end_us`."""
@@ -123,6 +143,9 @@ class Inline:
         reply, self._next = self._next or self._sim.call(WORKER, ("lease", _LEASE)), None
         if not reply["n"]:
             return False
+        if not self._begun:
+            self._begun = True
+            self._call(*self._hooks.start)
         started_us = self._sim.now_us
         batch = Simulated(reply, self._sim)
         held = self._held = batch.held
@@ -145,22 +168,32 @@ class Inline:
 
     def _execute(self, batch: Simulated, held: Held) -> tuple[Outcome, dict[str, Any]]:
         task = self._tasks[batch.specs[0]["task"]]
+        data: dict[str, Any] = {}
         enter_run((batch, 0))
         try:
-            if task.batch:
-                (value,) = task.function([current_run()])
-                if isinstance(value, Exception):
-                    return ended_by(value)
-            else:
-                args, kwargs = batch.arguments(0)
-                value = task.function(*args, **kwargs)
-            return Outcome.SUCCEEDED, {} if value is None else {"value": protocol.encode_value(value)}
+            with ExitStack() as stack:
+                surround(stack, self._hooks.around, batch, [0])
+                if task.batch:
+                    (value,) = task.function([current_run()])
+                    if isinstance(value, Exception):
+                        return ended_by(value)
+                else:
+                    args, kwargs = batch.arguments(0)
+                    value = task.function(*args, **kwargs)
+                data = {} if value is None else {"value": protocol.encode_value(value)}
         except Ended:
             return held.outcome, {"type": f"wheelsched.{held.outcome.name.title().replace('_', '')}", "message": held.why()}
         except (Exception, SystemExit) as e:  # noqa: BLE001 - whatever user code raises fails this run, and only this run
             return ended_by(e)
+        else:
+            return Outcome.SUCCEEDED, data
         finally:
             enter_run(None)
+
+
+def _no_loop(value: Any) -> None:
+    value.close()
+    raise FailedPreconditionError("it is a coroutine, and a Simulator has no event loop: real time does not pass there")
 
 
 def ended_by(error: BaseException) -> tuple[Outcome, dict[str, Any]]:

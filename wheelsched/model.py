@@ -311,17 +311,31 @@ class Call:
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
 
     def __init__(self, task: str, /, *args: Any, **kwargs: Any) -> None:
         object.__setattr__(self, "task", parse_task_name(task))
         object.__setattr__(self, "args", args)
         object.__setattr__(self, "kwargs", kwargs)
         object.__setattr__(self, "options", {})
+        object.__setattr__(self, "headers", {})
 
     def with_options(self, options: dict[str, Any]) -> Call:
         """The same call carrying a decorator's values."""
+        return self._with(dict(options), self.headers)
+
+    def with_headers(self, headers: dict[str, str]) -> Call:
+        """The same call with these texts beside its arguments, such as a trace context: `current_run().headers` gives them back, unchanged
+        in every attempt, and in the runs that the run's hooks (`on_success` and the like) trigger. They are no part of an identity
+        (`unique`). What can't be is a PayloadError where the call is used: anything but texts, the name `cause`, more than 32 of them or
+        8,192 characters in all.
+        """
+        return self._with(self.options, dict(headers))
+
+    def _with(self, options: dict[str, Any], headers: dict[str, str]) -> Call:
         call = Call(self.task, *self.args, **self.kwargs)
-        object.__setattr__(call, "options", dict(options))
+        object.__setattr__(call, "options", options)
+        object.__setattr__(call, "headers", headers)
         return call
 
 

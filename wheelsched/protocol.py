@@ -23,11 +23,13 @@ Instants and durations are int64 microseconds (`_us`); instants since the epoch,
 A *column* is a bin of little-endian numbers, one a row (i64: 8 bytes, u32: 4, u8: 1). *Sparse* is a list of [row, value] pairs.
 Run ids are 16 bytes in columns and 32 hex digits in results. A payload is a bin: MessagePack [args, kwargs], or
 [args, kwargs, headers], with None, bool, int64, float, text, bin, list, map with text keys and the timestamp extension (-1) for
-aware datetimes. `headers` is a map; left out when empty. A run that an `on_missed` made has in it {"cause": {job, jobs, reason ("missed"
-or "late"), from_us, until_us, count}}: a job's name, the first of so many; how many occurrences, from the first to the last nominal time,
-were not run or started late. One that `on_success`, `on_failure` or `on_dead` made has {"cause": {reason ("success", "failure" or "dead"),
-job, run_id (text), value, error}}: the run that ended, the `value` of its result (a bin or nil; over 8 KiB it is left out, with its size as
-value_left_out), {type, message} of its last error or nil. The one behind a group:
+aware datetimes. `headers` is a map of names to texts, at most 32 of 8,192 characters, left out when empty: what came with a call (as a
+trace context), the same in every attempt, and in the runs that its hooks make. `cause` is not a client's to give: a run that an
+`on_missed` made has in it {"cause": {job, jobs, reason ("missed" or "late"), from_us, until_us, count}}: a job's name, the first of so
+many; how many occurrences, from the first to the last nominal time, were not run or started late. One that `on_success`,
+`on_failure` or `on_dead` made has {"cause": {reason ("success", "failure" or "dead"), job, run_id (text), value, error}}:
+the run that ended, the `value` of its result (a bin or nil; over 8 KiB it is left out, with its size as value_left_out), {type,
+message} of its last error or nil. The one behind a group:
 {"cause": {reason "group", group (id of that run), members, succeeded, failed, cancelled}}, how many ended how.
 
 Every mutating request carries `rid`, a client-made bin of 16 bytes that is remembered durably for 10 minutes: a repeat is
@@ -216,20 +218,20 @@ still to be answered, so its wait is best short), wait for the verdicts, close.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgpack
 
 from .errors import InvalidArgumentError, PayloadError, WheelschedError, error_from_wire
 from .model import PAYLOAD_DEPTH_MAX, PAYLOAD_MAX
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 VERSION: Final = 1
 FRAME_MAX: Final = 1024 * 1024
 REPLY_MAX: Final = 64 * 1024 * 1024
+HEADERS_MAX: Final = 32
+HEADERS_CHARS_MAX: Final = 8 * 1024  # names and values of a call's headers together
 ITEMS_MAX: Final = 100_000
 _LENGTH: Final = struct.Struct(">I")
 
@@ -398,14 +400,25 @@ def _pack(value: Any, what: str) -> bytes:
     return data
 
 
-def encode_payload(args: tuple[Any, ...] | list[Any], kwargs: Mapping[str, Any], headers: Mapping[str, Any] | None = None) -> bytes:
+def check_headers(headers: Any) -> dict[str, str]:
+    """A copy of a call's headers. PayloadError for what can't be."""
+    if not isinstance(headers, Mapping) or not all(isinstance(k, str) and k and isinstance(v, str) for k, v in headers.items()):
+        raise PayloadError("headers: a map of names to texts is wanted")
+    if "cause" in headers:
+        raise PayloadError("headers: the name 'cause' is taken: it tells why a hook has made a run")
+    size = sum(len(k) + len(v) for k, v in headers.items())
+    if len(headers) > HEADERS_MAX or size > HEADERS_CHARS_MAX:
+        raise PayloadError(f"headers: {len(headers)} of {size} characters; at most {HEADERS_MAX} of {HEADERS_CHARS_MAX} are allowed")
+    return dict(headers)
+
+
+def encode_payload(args: tuple[Any, ...] | list[Any], kwargs: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> bytes:
     """The payload of a call. PayloadError names the path of what can't be stored, or says by how much it is too large."""
     _check_payload(args, "args", 0)
     _check_payload(kwargs, "kwargs", 0)
     parts: list[Any] = [list(args), dict(kwargs)]
     if headers:
-        _check_payload(headers, "headers", 0)
-        parts.append(dict(headers))
+        parts.append(check_headers(headers))
     data = _pack(parts, "payload")
     if len(data) > PAYLOAD_MAX:
         raise PayloadError(f"payload of {len(data)} bytes: at most {PAYLOAD_MAX} are allowed; store large data elsewhere and pass its key")

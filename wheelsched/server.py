@@ -110,8 +110,9 @@ class Server:
             self.drain_until_us = self.clock.now().mono_us + self.config.drain_us
             self.again = True
             self._log("draining: no new runs are started; a second signal stops at once")
-        held = any(self.engine.state.runs.list_len(w.list_id) for w in self.engine.state.workers.values() if w.kind == "pool")
-        return self.stopping > 1 or not (held or self.outbox or self.again) or self.clock.now().mono_us >= self.drain_until_us
+        # Its session ends with an executor's process, so also with its `on_stop`.
+        alive = any(s.kind == "pool" and s.tasks for s in self.engine.sessions.values())
+        return self.stopping > 1 or not (alive or self.outbox or self.again) or self.clock.now().mono_us >= self.drain_until_us
 
     def _stop(self) -> None:
         """End the pool; what it was in is interrupted. Then the last commit, and the socket goes."""
@@ -352,7 +353,8 @@ class Server:
 
     def _pool_events(self, now_us: int) -> None:
         for event in self.pool.poll(now_us):
-            self._log(event.text)
+            if event.status or not self.stopping:
+                self._log(event.text)
             self._lose(event)
             if event.can_not_import and not self.workers_ready:
                 self.exit_code = EXIT_CONFIG

@@ -14,7 +14,7 @@ from .bulk import definition_key
 from .definition import POLICIES, given_from_api
 from .errors import FailedPreconditionError, InternalError, InvalidArgumentError, WheelschedError
 from .model import FRAME_JOBS_MAX, MS, NEVER, NOTE_MAX, Call, Job, format_duration, parse_job_name, to_datetime
-from .protocol import FRAME_MAX, decode_payload, encode_payload
+from .protocol import FRAME_MAX, decode_headers, decode_payload, encode_payload
 from .schedule import At, Cron, Every, schedule_from_wire
 from .session import PIPELINE_MAX, Ask
 from .views import plain, rfc3339
@@ -93,7 +93,7 @@ def check_job(job: Any, cache: _Cache | None = None) -> _Checked:
         found = given, msgpack.packb(given, use_bin_type=True), param_us
         if cache is not None and len(cache) < _CACHE_MAX:
             cache[key] = found
-    return name, *found, encode_payload(job.call.args, job.call.kwargs), note, paused
+    return name, *found, encode_payload(job.call.args, job.call.kwargs, job.call.headers), note, paused
 
 
 class _Frame:
@@ -246,9 +246,9 @@ def _instant(us: Any) -> str:
 def _payload(data: Any) -> str:
     if not isinstance(data, bytes):
         return str(data)
-    args, kwargs = decode_payload(data)[:2]
+    args, kwargs = decode_payload(data)
     shown = [repr(plain(a)) for a in args] + [f"{k}={plain(v)!r}" for k, v in kwargs.items()]
-    return f"({', '.join(shown)})"
+    return f"({', '.join(shown)})" + "".join(f" {k}={v!r}" for k, v in decode_headers(data).items())
 
 
 def _shown(key: str, value: Any) -> str:

@@ -255,6 +255,11 @@ class RunContext:
         return self._batch.missed[self._row]
 
     @property
+    def headers(self) -> dict[str, str]:
+        """What was given with the call beside its arguments (see `Call.with_headers`); the same in every attempt."""
+        return {name: value for name, value in self._batch.headers(self._row).items() if name != "cause"}
+
+    @property
     def cause(self) -> dict[str, Any] | None:
         """Of a run that another job's hook made, or that waited for a group, why, as a map with `reason`. None for any other run.
 

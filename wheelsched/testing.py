@@ -7,7 +7,8 @@
 
 Nothing here reads a clock, starts a thread or opens a socket. Requests and completions are encoded and parsed as on the wire. Due tasks
 run one after another inside `advance`, as one worker would run them; they take no virtual time unless they call
-`advance` themselves, which also lets their timeout pass.
+`advance` themselves, which also lets their timeout pass. Hooks of the modules are called as in a worker: `on_start` before the first run,
+and again after a crash, `on_stop` when the Simulator is closed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from . import history, protocol, sessions
 from .client import BaseClient, Run
 from .engine import Engine
 from .errors import DeadlineExceededError, InternalError, InvalidArgumentError, RunTimeout
+from .hooks import load_hooks
 from .inline import WORKER, Inline
 from .memory_journal import Batch, MemoryJournal
 from .model import MS, NEVER, US, Outcome, parse_duration, parse_instant, parse_job_name, to_datetime
@@ -129,7 +131,8 @@ class Simulator:
         self._mono_us = 0
         self.journal = MemoryJournal()
         self.client = SimClient(self)
-        self._inline = Inline(self, _collected(modules, tasks))
+        names = [m if isinstance(m, str) else m.__name__ for m in modules]
+        self._inline = Inline(self, _collected(names, tasks), load_hooks(names))
         self._last_id = 0
         self._answers: dict[tuple[int, int], Any] = {}
         self._effects = Effects()
@@ -143,7 +146,10 @@ class Simulator:
 
     def close(self) -> None:
         """Give everything back. Later calls raise FailedPreconditionError."""
-        self.journal.close()
+        try:
+            self._inline.stop()
+        finally:
+            self.journal.close()
 
     @property
     def now(self) -> datetime:
@@ -335,9 +341,9 @@ class Simulator:
 
 
 def _collected(
-    modules: Iterable[str | ModuleType], tasks: Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]
+    modules: Iterable[str], tasks: Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]
 ) -> dict[str, Task]:
-    found = load_tasks(m if isinstance(m, str) else m.__name__ for m in modules)
+    found = load_tasks(modules)
     if isinstance(tasks, Mapping):
         found |= {name: Task(name, function, {}) for name, function in tasks.items()}
     else:

@@ -220,7 +220,7 @@ class Verbs(Generic[R]):
             "name": parse_job_name(name),
             "given": given,
             "param_us": param_us,
-            "payload": encode_payload(call.args, call.kwargs),
+            "payload": encode_payload(call.args, call.kwargs, call.headers),
             "paused": paused,
             "note": checked_text(note, "note", NOTE_MAX),
             "version": version,

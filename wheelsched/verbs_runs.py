@@ -33,7 +33,7 @@ def enqueue(
     parse_job_name(f"{namespace}/x")
     given, _ = given_from_api(call, None, policies)
     args = {
-        "given": given, "payload": encode_payload(call.args, call.kwargs), "namespace": namespace, "key": checked_key(key),
+        "given": given, "payload": encode_payload(call.args, call.kwargs, call.headers), "namespace": namespace, "key": checked_key(key),
     }
     fields = checked_unique(unique)
     if fields is not None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast, overload
 
 from .errors import InternalError, PayloadError
 from .model import FINAL_STATES, NEVER, US, display_name, to_datetime
-from .protocol import decode_payload, decode_value
+from .protocol import decode_headers, decode_payload, decode_value
 from .schedule import as_written
 
 if TYPE_CHECKING:
@@ -352,6 +352,12 @@ class JobInfo(_Raw):
         return self._call[1]
 
     @property
+    def headers(self) -> dict[str, str]:
+        """What each run gets beside its arguments; see `Call.with_headers`."""
+        payload = self._raw.get("payload")
+        return {} if payload is None else decode_headers(payload)
+
+    @property
     def _call(self) -> tuple[list[Any], dict[str, Any]]:
         payload = self._raw.get("payload")
         return ([], {}) if payload is None else decode_payload(payload)
@@ -367,7 +373,7 @@ class JobInfo(_Raw):
         if kind in ("at", "every"):
             schedule: Any = self.schedule
             out |= {"at": rfc3339(schedule.instant)} if kind == "at" else {"anchor": rfc3339(schedule.anchor)}
-        return {**out, "args": plain(self.args), "kwargs": plain(self.kwargs)}
+        return {**out, "args": plain(self.args), "kwargs": plain(self.kwargs), **({"headers": self.headers} if self.headers else {})}
 
     def __repr__(self) -> str:
         return f"<Job {self.name}: {self.state}>"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .definition import SERVER_KEYS
 from .model import HOOKS, NEVER, display_name, format_duration, to_datetime
-from .protocol import decode_payload
+from .protocol import decode_headers, decode_payload
 from .views import plain, rfc3339
 
 if TYPE_CHECKING:
@@ -179,7 +179,8 @@ def _call_words(payload: bytes | None) -> dict[str, Any]:
     if payload is None:
         return _NO_CALL
     args, kwargs = decode_payload(payload)
-    return {"args": plain(args), "kwargs": plain(kwargs)}
+    headers = decode_headers(payload)
+    return {"args": plain(args), "kwargs": plain(kwargs), **({"headers": headers} if headers else {})}
 
 
 def _side(side: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -43,6 +43,9 @@ class Wire:
         """Runs have come."""
         raise NotImplementedError
 
+    def tell(self, work: Work) -> None:
+        """Report what of a batch is done, if that is not told yet."""
+
     def reply_to(self, number: int) -> protocol.Reply:
         """Wait for the reply to an awaited request. UnavailableError when the stream ends."""
         raise NotImplementedError

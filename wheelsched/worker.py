@@ -5,7 +5,7 @@
 In mode `process` one run at a time, in token order; `crew` has the other modes. While a batch is executed the next one is on its
 way, and a thread looks every 50 ms whether finished runs should be reported and, when the run in hand turns out slow, hands the
 runs behind it back.
-Exit codes: 0 told to stop, or the parent's end was closed; 3 a module can't be imported; 4 refused by the server.
+Exit codes: 0 told to stop, or the parent's end was closed; 3 a module can't be imported; 4 refused by the server; 5 an `on_start` failed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import faulthandler
 import gc
 import os
 import select
+import signal
 import socket
 import sys
 import threading
@@ -27,16 +28,20 @@ from . import process
 from .builtin import Allowed, builtin_tasks
 from .errors import UnavailableError, WheelschedError
 from .execution import Outputs, Runner, Work
+from .hooks import Hooks, failure_of, load_hooks
 from .tasks import enter_run, load_tasks
 from .wire import FINISH_RESULT_BYTES, FINISH_ROWS_MAX, Wire, result_size
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from . import protocol
     from .crew import Crew
     from .tasks import Task
 
 EXIT_IMPORT: Final = 3
 EXIT_REFUSED: Final = 4
+EXIT_HOOK: Final = 5
 BATCH_NS: Final = 50_000_000  # work that one batch should hold, and how long a report may wait
 CREDITS_START: Final = 64
 CREDITS_MAX: Final = 16_384
@@ -59,9 +64,18 @@ class Executor(Wire):
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._watcher_awake = False
 
-    def use(self, tasks: dict[str, Task]) -> None:
+    def use(self, tasks: dict[str, Task], hooks: Hooks) -> None:
         """The tasks that this executor serves. What their import has printed is nobody's."""
-        self.runner.tasks = tasks
+        self.runner.tasks, self.runner.around = tasks, hooks.around
+        self._tell()
+
+    def hook(self, function: Callable[[], Any]) -> str:
+        """Call a hook; what came of it as `failure_of` tells. What it prints is nobody's."""
+        failure = failure_of(function, self.runner.await_)
+        self._tell()
+        return failure
+
+    def _tell(self) -> None:
         for text in self.outputs.take().values():
             self.log.write(text.decode("utf-8", "replace") if isinstance(text, bytes) else "")
 
@@ -164,6 +178,10 @@ class Executor(Wire):
         with self.sending:
             self.sock.sendall(self.not_run(work.ids[16 * start : 16 * end], work.token_column[8 * start : 8 * end]))
 
+    def tell(self, work: Work) -> None:
+        """As for Wire."""
+        self._report(work, work.done)
+
     def reply_to(self, number: int) -> protocol.Reply:
         """As for Wire: read by this thread, or by another."""
         while (reply := self.awaited[number]) is None:
@@ -263,13 +281,26 @@ def main(argv: list[str]) -> int:
     try:
         for module in modules:
             import_module(module)
-        executor.use(load_tasks(modules) | builtin_tasks(executor.runner, Allowed.from_text(allowed)))
+        hooks = load_hooks(modules)
+        executor.use(load_tasks(modules) | builtin_tasks(executor.runner, Allowed.from_text(allowed)), hooks)
     except BaseException as e:  # noqa: BLE001 - the import of a user's module may raise anything
         file.text = f"the task module {module} can't be imported: {type(e).__name__}: {e}"
         log.write("".join(traceback.format_exception(e)))
         log.write(f"wheelsched: executor: {file.text}\n")
         return EXIT_IMPORT
     gc.freeze()
+    for function in hooks.start:
+        failure = executor.hook(function)
+        if failure:
+            log.write(f"{failure}\n")
+            file.text = f"on_start {failure.splitlines()[-1]}"
+            return EXIT_HOOK
+    code = _serve(executor, log)
+    _stopped(executor, hooks, log)
+    return code
+
+
+def _serve(executor: Executor | Crew, log: TextIO) -> int:
     try:
         return executor.run()
     except ConnectionError:
@@ -277,6 +308,16 @@ def main(argv: list[str]) -> int:
     except WheelschedError as e:
         log.write(f"wheelsched: executor: refused by the server: {e}\n")
         return EXIT_REFUSED
+
+
+def _stopped(executor: Executor | Crew, hooks: Hooks, log: TextIO) -> None:
+    """Call the stop hooks. A SIGTERM that comes meanwhile says only what is known: the SIGKILL after it comes in its time."""
+    if hooks.stop:
+        signal.signal(signal.SIGTERM, lambda *_: None)
+    for function in reversed(hooks.stop):
+        failure = executor.hook(function)
+        if failure:
+            log.write(f"{failure}\nwheelsched: executor: on_stop {failure.splitlines()[-1]}\n")
 
 
 if __name__ == "__main__":

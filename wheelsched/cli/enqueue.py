@@ -28,7 +28,7 @@ def enqueue(task: str, argv: tuple[str, ...], **flags: Any) -> None:
     sh = shell()
     if flags["delay"] is not None and flags["at"] is not None:
         raise click.UsageError("give --in or --at, not both")
-    work = call(task, flags["args"], flags["kwargs"], argv)
+    work = call(task, flags, argv)
     run = sh.client.enqueue(
         work, delay=flags["delay"], at=flags["at"], key=flags["key"], unique=flags["unique"], namespace=flags["namespace"],
         **policies(flags),

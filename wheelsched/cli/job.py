@@ -54,7 +54,7 @@ def put(name: str, task: str, argv: tuple[str, ...], paused: bool, note: str, ve
     `job put NAME [flags] command -- ARGV...` is short for the command task.
     """
     sh = shell()
-    work = call(task, flags["args"], flags["kwargs"], argv)
+    work = call(task, flags, argv)
     when = schedule(sh, flags)
     found = sh.client.put(name, work, when, paused=True if paused else None, note=note, version=version, **policies(flags))
     times = Times(sh.times)
@@ -127,6 +127,7 @@ def _page(found: JobInfo, times: Times) -> Iterator[str]:
         ("task", found.task),
         ("args", json.dumps(found.to_dict()["args"], ensure_ascii=False) if found.args else ""),
         ("kwargs", json.dumps(found.to_dict()["kwargs"], ensure_ascii=False) if found.kwargs else ""),
+        ("headers", ", ".join(f"{name}={text}" for name, text in found.headers.items())),
         ("schedule", describe_schedule(found)), ("next", due), ("decided up to", times.show(found.cursor, tz)),
         ("open runs", str(found.active)), ("queue", f"{found.queue}, priority {spec['priority']}"), ("timeout", micros(spec["timeout_us"])),
         ("heartbeat timeout", micros(spec.get("heartbeat_timeout_us"))),

@@ -6,6 +6,7 @@
     task = "billing.charge"          # or command = ["argv", ...], or http = {method = "GET", url = "..."}
     args = ["eu"]
     kwargs = {full = true}
+    headers = {team = "blue"}        # texts beside the arguments, for current_run().headers
     cron = "0 0 * * *"               # or a list; or every, at, manual = true, schedules = [{cron = ...}, {every = ...}]: a union
     tz = "Europe/Berlin"
     retry = {attempts = 5, backoff = "30s", errors = {ValueError = {attempts = 1}}}      # or a number of attempts
@@ -31,9 +32,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..checks import check_name
 from ..definition import POLICIES, given_from_api
-from ..errors import InvalidArgumentError, WheelschedError
+from ..errors import InvalidArgumentError, PayloadError, WheelschedError
 from ..model import Call, Command, Http, Job, parse_job_name
 from ..policies import Catchup, Overlap, Retry
+from ..protocol import check_headers
 from ..schedule import At, Cron, Every, Manual
 from ..staging import check_job
 from .toml_lines import Path, line_of, toml_lines
@@ -47,7 +49,7 @@ _ZONE: Final = ("tz", "dst_gap", "dst_overlap")
 _CRON: Final = (*_ZONE, "day_or", "seconds")
 _EVERY: Final = ("anchor", "after_completion")
 _KINDS: Final = ("cron", "every", "at", "manual", "schedules")
-_WORK: Final = ("task", "args", "kwargs", "command", "http")
+_WORK: Final = ("task", "args", "kwargs", "command", "http", "headers")
 _CALLS: Final = frozenset({"task", "command", "http"})
 _OWN: Final = ("note", "paused")
 _JOB_KEYS: Final = (*_WORK, *_KINDS, *_CRON, *_EVERY, *POLICIES, *_OWN)
@@ -252,7 +254,7 @@ class _Reader:
             full = ""
         if full and self.names.setdefault(full, name) != name:
             self.fault(path, f"is the same job as {shown_path(('jobs', self.names[full]))}")
-        call = None if meant & _CALLS else self.attempt(path, lambda: self.call(path, table))
+        call = None if meant & _CALLS else self.attempt(path, lambda: self.call(path, table).with_headers(self.headers(path, table)))
         schedule = None if meant & set(_KINDS) else self.attempt(path, lambda: self.schedule(path, table))
         own = self.policies(path, table) | {key: table[key] for key in _OWN if key in table}
         if len(self.out.faults) > before or call is None:
@@ -299,6 +301,12 @@ class _Reader:
             return Call(value, *args, **kwargs)
         except WheelschedError as e:
             raise _AtError((*path, "task"), e.message) from e
+
+    def headers(self, path: Path, table: Mapping[str, Any]) -> dict[str, str]:
+        try:
+            return check_headers(table.get("headers", {}))
+        except PayloadError as e:
+            raise _AtError((*path, "headers"), e.message.removeprefix("headers: ")) from e
 
     def command(self, path: Path, value: Any) -> Call:
         if isinstance(value, str):

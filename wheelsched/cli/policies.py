@@ -68,7 +68,8 @@ def policy_flags(f: F) -> F:
 
 
 def payload_flags(f: F) -> F:
-    """Add `--args` and `--kwargs`."""
+    """Add `--args`, `--kwargs` and `--header`."""
+    f = click.option("--header", "headers", multiple=True, metavar="NAME=TEXT", help="A text beside the arguments; repeat it.")(f)
     f = click.option("--kwargs", metavar="JSON", help="Keyword arguments: a JSON object.")(f)
     return click.option("--args", metavar="JSON", help="Arguments: a JSON list.")(f)
 
@@ -129,15 +130,25 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def call(task: str, args: str | None, kwargs: str | None, argv: tuple[str, ...] = ()) -> Call:
-    """The call of a task with its JSON arguments; `command -- ARGV...` is the command task."""
+def call(task: str, flags: dict[str, Any], argv: tuple[str, ...] = ()) -> Call:
+    """The call of a task with its JSON arguments and headers; `command -- ARGV...` is the command task."""
+    args, kwargs = flags["args"], flags["kwargs"]
+    headers = dict(_header(text) for text in flags["headers"])
     if argv:
         if task != "command" or args is not None or kwargs is not None:
             raise click.UsageError("words behind the task go with `command -- ARGV...` alone; a task's arguments are --args and --kwargs")
-        return Command(list(argv))
+        return Command(list(argv)).with_headers(headers)
     if task == "command" and args is None and kwargs is None:
         raise click.UsageError("command: the words to run are missing; write `command -- ARGV...`")
-    return Call(task, *_json(args, "--args", list), **{str(k): v for k, v in _json(kwargs, "--kwargs", dict).items()})
+    made = Call(task, *_json(args, "--args", list), **{str(k): v for k, v in _json(kwargs, "--kwargs", dict).items()})
+    return made.with_headers(headers)
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise click.BadParameter(f"{text[:60]!r}: NAME=TEXT is wanted", param_hint="--header")
+    return name, value
 
 
 def schedule_flags(f: F) -> F:
