@@ -78,7 +78,11 @@ def test_enqueue_waits_and_tells_how_it_ended(live):
     live("enqueue", "demo.hopeless", "--retry-attempts", "1", "--wait", "--wait-timeout", "20s", code=7)
     letters = live.json("dead", "list")
     assert [r["error"]["message"] for r in letters] == ["this can never work"]
-    assert live.json("dead", "discard", letters[0]["id"]) == {"count": 1}
+    assert json.loads(live("dead", "export", "--error", "ValueError"))["args"] == []
+    assert live.said == ["wheelsched: 1 exported"]
+    assert live("dead", "redrive", "--task", "demo.hopeless", "--rate", "1/m", "--dry-run").split() == ["1", "would", "be", "queued", "again"]
+    assert live.json("dead", "redrive", "--match", "nobody") == {"count": 0}
+    assert live.json("dead", "discard", "--error", "*Error", "--limit", "1") == {"count": 1}
     live("enqueue", "nobody.serves.this", "--wait", "--wait-timeout", "100ms", code=8)
     assert "nobody.serves.this" in live("health", code=1)
     assert "nobody.serves.this" in live("status")

@@ -21,13 +21,13 @@ HOUSE = [
     (0, True, "errors model policies config lags _wheel* _table* _rows* _hash* _jobs* _runs* _runrows* _ready _cron* _forecast*"),
     (1, True, "cron lint tzif zonedata schedule schedules grids calendars jitter ids records protocol checks verdicts definition redact memory_journal ownership"),
     (2, True, "state* engine* reads history turn specs spans due misfire overlap chains alarms expiry retime changes attempts why occurrences queues"),
-    (2, True, "commands workers sessions endings retries beats live stale run_commands enqueues groups cancels admin_commands put apply arguments rights forecast*"),
+    (2, True, "commands workers sessions endings retries beats live stale run_commands enqueues groups sweeps cancels dead admin_commands put apply arguments rights forecast*"),
     (3, True, "views views_time views_forecast views_queues views_runs verbs verbs_time verbs_queues verbs_runs bulk bulk_runs staging"),
     (3, False, "journal journal_* postgres pool executors process worker wire crew execution external tasks hooks builtin builtin_*"),
     (3, False, "__init__ client client_runs aclient aclient_runs session transport atransport"),
     (4, True, "testing inline"),
     (2, True, "trail events*"),
-    (3, True, "verbs_events views_events"),
+    (3, True, "verbs_events views_events verbs_dead"),
     (4, True, "testing_reads"),
     (4, False, "server* boot clock connections grants keeper testing_plugin"),
     (5, False, "__main__ cli cli.* web web.* demo bench"),
@@ -39,7 +39,7 @@ OWNERS = {"lmdb": "journal*", "psycopg": "postgres"}
 BANNED = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "multiprocessing"}
 LIGHT = ["__init__", "client", "aclient", "bulk", "worker", "tasks", "hooks", "session", "transport", "atransport", "verbs", "verbs_time", "views",
          "views_time", "views_forecast", "verbs_queues", "views_queues", "verbs_runs", "views_runs", "bulk_runs", "client_runs", "aclient_runs",
-         "verbs_events", "views_events"]
+         "verbs_events", "views_events", "verbs_dead"]
 HEAVY = ["engine*", "state*", "journal*", "memory_journal", "postgres", "commands", "workers", "reads", "history",
          "server*", "_[a-z]*"]
 NO_CALLS = re.compile(r"(?:open|print|input|(?:.*\.)?date(?:time)?\.(?:now|utcnow|today))$")  # in a pure module

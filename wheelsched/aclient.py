@@ -25,6 +25,7 @@ from .client import RETRY_FOR_S, TIMEOUT_S, WAIT_GRACE_S, clock_offset, default_
 from .errors import NotFoundError, WheelschedError
 from .transport import check_path
 from .verbs import WAIT_S_MAX, Verbs, call_seconds, outcome, unfinished
+from .verbs_dead import AsyncDeadVerbs
 from .verbs_events import AsyncEventVerbs
 from .verbs_time import TimeVerbs
 from .views import RunInfo
@@ -95,7 +96,7 @@ class AsyncListing(Generic[T]):
                 yield item
 
 
-class AsyncClient(AsyncRunCalls, AsyncEventVerbs):
+class AsyncClient(AsyncRunCalls, AsyncEventVerbs, AsyncDeadVerbs):
     """The client of a server on this machine, for asyncio. Arguments as Client's; every method is as Client's."""
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, timeout: Any = TIMEOUT_S, retry_for: float = RETRY_FOR_S) -> None:
@@ -203,18 +204,6 @@ class AsyncClient(AsyncRunCalls, AsyncEventVerbs):
         """As Client.runs."""
         pages = self._verbs.runs(job, state, since=since, until=until, skipped=skipped, late=late, limit=limit)
         return self._listing(pages, timeout)
-
-    def dead(self, match: str | None = None, limit: int | None = None, *, timeout: Any = None) -> AsyncListing[AsyncRun]:
-        """As Client.dead."""
-        return self._listing(self._verbs.dead(match, limit), timeout)
-
-    async def redrive(self, match: str | None = None, *, ids: Iterable[str] | None = None, timeout: Any = None) -> int:
-        """As Client.redrive."""
-        return await self._do(self._verbs.redrive(match, ids), timeout)
-
-    async def discard(self, match: str | None = None, *, ids: Iterable[str] | None = None, timeout: Any = None) -> int:
-        """As Client.discard."""
-        return await self._do(self._verbs.discard(match, ids), timeout)
 
     async def stats(self, *, timeout: Any = None) -> dict[str, Any]:
         """As Client.stats."""

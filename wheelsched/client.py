@@ -28,6 +28,7 @@ from .client_runs import RunCalls
 from .errors import NotFoundError, WheelschedError
 from .transport import Transport, check_path
 from .verbs import WAIT_S_MAX, Verbs, call_seconds, outcome, unfinished
+from .verbs_dead import DeadVerbs
 from .verbs_events import EventVerbs
 from .verbs_time import TimeVerbs
 from .views import RunInfo
@@ -128,7 +129,7 @@ class Listing(Generic[T]):
             yield from self._ask(ask)
 
 
-class BaseClient(RunCalls, EventVerbs):
+class BaseClient(RunCalls, EventVerbs, DeadVerbs):
     """Every verb of a client; how a question reaches a server is left to `_do`."""
 
     def __init__(self) -> None:
@@ -240,18 +241,6 @@ class BaseClient(RunCalls, EventVerbs):
         """
         pages = self._verbs.runs(job, state, since=since, until=until, skipped=skipped, late=late, limit=limit)
         return self._listing(pages, timeout)
-
-    def dead(self, match: str | None = None, limit: int | None = None, *, timeout: Any = None) -> Listing[Run]:
-        """Dead letters: runs out of attempts, of jobs that match the glob."""
-        return self._listing(self._verbs.dead(match, limit), timeout)
-
-    def redrive(self, match: str | None = None, *, ids: Iterable[str] | None = None, timeout: Any = None) -> int:
-        """Queue dead letters again, by job name or by run id. How many."""
-        return self._do(self._verbs.redrive(match, ids), timeout)
-
-    def discard(self, match: str | None = None, *, ids: Iterable[str] | None = None, timeout: Any = None) -> int:
-        """Drop dead letters, by job name or by run id. How many."""
-        return self._do(self._verbs.discard(match, ids), timeout)
 
     def stats(self, *, timeout: Any = None) -> dict[str, Any]:
         """Counters, lag percentiles, workers, queues, tasks nobody serves."""

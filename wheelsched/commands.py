@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from . import admin_commands, cancels, enqueues, groups, occurrences, protocol, queues, reads, run_commands
+from . import admin_commands, cancels, dead, enqueues, groups, occurrences, protocol, queues, reads, run_commands
 from .apply import apply, stage
 from .arguments import done, text, whole
 from .errors import FailedPreconditionError, InvalidArgumentError
@@ -137,6 +137,6 @@ def delete_jobs(engine: Engine, cmd: Incoming, rows: NDArray[np.uint32]) -> None
 VERBS: Final[dict[str, Callable[[Engine, Incoming], bytes]]] = {
     "put": put, "put_many": put_many, "get": get, "next": upcoming, "pause": pause, "resume": resume, "delete": delete,
     "stage": stage, "apply": lambda engine, cmd: apply(engine, cmd, delete_jobs),
-    "why": why, **run_commands.VERBS, **enqueues.VERBS, **groups.VERBS, **cancels.VERBS,
+    "why": why, **run_commands.VERBS, **enqueues.VERBS, **groups.VERBS, **cancels.VERBS, **dead.VERBS,
     **occurrences.VERBS, **admin_commands.VERBS, **queues.VERBS,
 }

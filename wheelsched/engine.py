@@ -16,7 +16,6 @@ import numpy as np
 from . import (
     arguments,
     beats,
-    cancels,
     changes,
     commands,
     due,
@@ -30,6 +29,7 @@ from . import (
     retime,
     rights,
     run_commands,
+    sweeps,
     workers,
 )
 from ._wheel import Wheel
@@ -109,7 +109,7 @@ class Engine:
         self.draining = False
         self.staged: dict[int, dict[int, Staged]] = {}  # by connection: frames that wait for `apply`
         self.parts: dict[int, groups.Parts] = {}  # by connection: members that wait for `group`
-        self.sweeps: list[cancels.Sweep] = []  # cancels by filter that are under way
+        self.sweeps: list[sweeps.Sweep] = []  # commands on many runs that are under way
         self.durations: dict[str, tuple[int, float]] = {}  # task -> (runs measured, moving mean of their run times in microseconds)
         self.missed_before_us = now.wall_us
         self.held_span = (NEVER, NEVER)  # from when to when all triggering was held last
@@ -198,7 +198,7 @@ class Engine:
             if isinstance(item, Incoming) and id(item) not in taken:
                 self._command(item)
         if self.sweeps:
-            cancels.go_on(self)
+            sweeps.go_on(self)
         self.alarms.tell(self)
         self._take_turns()
         if self.state.groups:

@@ -65,8 +65,12 @@ answered as the first was and does nothing.
     wait       id, timeout_us -> a run, when it is final or the time is over
     runs       job (name, glob or nil), state, since_us, until_us, skipped (bool: with the occurrences that made no run), late (bool:
                runs only that are marked late; with skipped: "late and skipped"), after, limit -> columns, after. Oldest first
-    dead       match, after, limit -> columns, after
-    redrive    rid, match or ids -> count        discard rid, match or ids -> count
+    dead       match (glob over job names), error (type's name as in `errors` of `retry`, or a glob), task, queue, namespace, since_us,
+               until_us (of their end), payload (bool: a column more, the bin of the call), after, limit -> columns, after. In the order in
+               which they died; a page may be empty and not the last
+    redrive    rid, ids or a filter of `dead` (not all of it nil), rate (text as of a queue: the first is queued now, further ones wait for
+               their turns in retry_wait), limit (the oldest so many), dry_run (bool) -> count
+    discard    rid, ids or a filter, limit, dry_run -> count
     stats      -> counters, lags, workers, queues, tasks nobody serves, held (bool), hold_note, paused_queues [names],
                held_back [{task, queue, runs, reason}]: what waits for a limit or a paused queue, not for a worker
 

@@ -132,7 +132,7 @@ def jobs_page(engine: Engine, args: dict[str, Any]) -> dict[str, Any]:
             number = JobState[str(wanted).upper()]
         except KeyError:
             raise InvalidArgumentError(f"state: {wanted!r} is not one of active, paused, finished, deleted") from None
-    start, limit = _page(args)
+    start, limit = page_of(args)
     found: list[dict[str, Any]] = []
     while True:
         rows = state.jobs.slots(min(start, 2**32 - 1), PAGE_MAX)
@@ -157,30 +157,14 @@ def _glob(args: dict[str, Any], name: str) -> str | None:
     return value
 
 
-def _page(args: dict[str, Any]) -> tuple[int, int]:
+def page_of(args: dict[str, Any]) -> tuple[int, int]:
+    """Where a page begins, and how many rows it has at most. InvalidArgumentError."""
     start, limit = args.get("after"), args.get("limit")
     start = 0 if start is None else start
     limit = PAGE_MAX if limit is None else limit
     if not isinstance(start, int) or isinstance(start, bool) or not 0 <= start < POSITION_MAX or not isinstance(limit, int) or limit < 1:
         raise InvalidArgumentError("after is a position from the page before, limit a whole number from 1 on")
     return start, min(limit, PAGE_MAX)
-
-
-def dead_page(state: State, args: dict[str, Any], running: Live) -> dict[str, Any]:
-    """A page of dead letters, oldest first."""
-    start, limit = _page(args)
-    match = _glob(args, "match") or "*"
-    rows = state.runs.peek(DEAD_LIST, 2**31)
-    # By place in the list, which stays when others leave it: whoever discards while reading misses none.
-    orders = state.runs.gather(rows)["order"]
-    found = []
-    for i in range(int(np.searchsorted(orders, np.uint64(start), "right")), len(rows)):
-        shown = run(state, int(rows[i]), running)
-        if fnmatchcase(shown["job"], match):
-            found.append(shown)
-        if len(found) == limit:
-            return {"columns": as_columns(found), "after": int(orders[i])}
-    return {"columns": as_columns(found), "after": None}
 
 
 def select_runs(state: State, rows: NDArray[np.uint32], wanted: RunFilter) -> NDArray[np.uint32]:

@@ -60,8 +60,8 @@ def rule_for(retry: Mapping[str, Any], said: Mapping[str, Any]) -> Mapping[str, 
         return retry
     for kind in (str(said.get("type", "")), *(said.get("bases") or ())):
         parts = kind.split(".")
-        never = max((_fit(name, parts) for name in retry["not_on"]), default=0)
-        near = max(((_fit(name, parts), name) for name in sorted(rules)), key=lambda found: found[0], default=(0, ""))
+        never = max((fits(name, parts) for name in retry["not_on"]), default=0)
+        near = max(((fits(name, parts), name) for name in sorted(rules)), key=lambda found: found[0], default=(0, ""))
         if never and never >= near[0]:
             return None
         if near[0]:
@@ -70,7 +70,7 @@ def rule_for(retry: Mapping[str, Any], said: Mapping[str, Any]) -> Mapping[str, 
     return retry
 
 
-def _fit(name: str, parts: list[str]) -> int:
+def fits(name: str, parts: list[str]) -> int:
     """How many parts of a type's name this one names: 0 when it does not fit."""
     wanted = name.split(".")
     if wanted[-1] != parts[-1]:
@@ -79,4 +79,4 @@ def _fit(name: str, parts: list[str]) -> int:
     return len(wanted) if all(part in rest for part in wanted) else 0
 
 
-__all__ = ["check_result", "decide", "rule_for"]
+__all__ = ["check_result", "decide", "fits", "rule_for"]

@@ -1,8 +1,7 @@
-"""The verbs about runs: trigger, wait, dead letters."""
+"""The verbs about runs: trigger, wait."""
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -11,21 +10,11 @@ from . import protocol, reads, records
 from .arguments import done, text, whole
 from .errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from .ids import other_run_id
-from .model import (
-    FRAME_JOBS_MAX,
-    KEY_MAX,
-    Disposition,
-    Event,
-    RunState,
-    Trigger,
-    display_name,
-)
+from .model import KEY_MAX, Disposition, RunState, Trigger, display_name
 from .put import job_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from numpy.typing import NDArray
 
     from .engine import Engine
     from .turn import Incoming
@@ -99,45 +88,6 @@ def parse_run_id(value: Any) -> bytes:
     return run_id
 
 
-def dead_rows(engine: Engine, args: dict[str, Any]) -> NDArray[np.uint32]:
-    """Dead letters by ids or by a pattern over job names."""
-    ids, match = args.get("ids"), args.get("match")
-    if (ids is None) == (match is None):
-        raise InvalidArgumentError("give match (a pattern such as 'billing/*') or ids")
-    if ids is not None:
-        if not isinstance(ids, list) or len(ids) > FRAME_JOBS_MAX:
-            raise InvalidArgumentError(f"ids: a list of at most {FRAME_JOBS_MAX} run ids is wanted")
-        rows = np.array([run_row(engine, {"id": i}) for i in dict.fromkeys(ids)], np.uint32)
-        if len(rows) and (engine.state.runs.gather(rows)["state"] != RunState.DEAD).any():
-            raise FailedPreconditionError("some of these runs are no dead letters")
-        return rows
-    rows = engine.state.runs.peek(2, 2**31)
-    if match == "*" or not len(rows):
-        return rows
-    jobs = engine.state.runs.gather(rows)["job"].copy()
-    names = [display_name(x.decode()) for x in engine.state.jobs.names(jobs)]
-    return rows[np.array([fnmatchcase(x, str(match)) for x in names], np.bool_)]
-
-
-def _settle_dead(engine: Engine, cmd: Incoming, event: Event) -> bytes:
-    rows = dead_rows(engine, cmd.request.args)
-    if len(rows):
-        engine.record("RUNS", {"at": engine.now.wall_us, "event": int(event), "run": rows})
-        fields = engine.state.runs.gather(rows)
-        engine.backfilling.update(fields["job"][(fields["trigger"] == Trigger.BACKFILL) & (fields["state"] == RunState.QUEUED)].tolist())
-    return done(engine, cmd, {"count": len(rows)})
-
-
-def redrive(engine: Engine, cmd: Incoming) -> bytes:
-    """Send dead letters back to their queues, with all their attempts anew."""
-    return _settle_dead(engine, cmd, Event.REDRIVE)
-
-
-def discard(engine: Engine, cmd: Incoming) -> bytes:
-    """Give dead letters up: they leave the list for history, as dead."""
-    return _settle_dead(engine, cmd, Event.DISCARD)
-
-
 def wait(engine: Engine, cmd: Incoming) -> bytes:
     """Answer when the run is final or the time is over."""
     run_id = parse_run_id(cmd.request.args.get("id"))
@@ -162,6 +112,4 @@ def expire_waiters(engine: Engine) -> None:
             engine.waiters[run_id] = keep
 
 
-VERBS: Final[dict[str, Callable[[Engine, Incoming], bytes]]] = {
-    "trigger": trigger, "redrive": redrive, "discard": discard, "wait": wait,
-}
+VERBS: Final[dict[str, Callable[[Engine, Incoming], bytes]]] = {"trigger": trigger, "wait": wait}

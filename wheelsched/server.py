@@ -15,7 +15,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from . import protocol, reads, sessions
+from . import dead, protocol, reads, sessions
 from .clock import Clock, WallTimer
 from .connections import HALF_FRAME_US, Connection, Listener, out_of_descriptors, peer
 from .errors import InternalError, StorageFullError, UnavailableError, WheelschedError
@@ -395,7 +395,7 @@ class Server:
         if verb == "jobs":
             return reads.jobs_page(self.engine, args)
         if verb == "dead":
-            return reads.dead_page(state, args, self.engine.running)
+            return dead.page(self.engine, args)
         if verb == "stats":
             return self._stats()
         if verb == "runs":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from . import history, reads
+from . import dead, history, reads
 from .errors import NotFoundError
 from .events import Pager, Wanted
 from .forecast import forecast_now
@@ -26,7 +26,7 @@ def look_up(engine: Engine, journal: MemoryJournal, verb: str, args: dict[str, A
     if verb == "jobs":
         return reads.jobs_page(engine, args)
     if verb == "dead":
-        return reads.dead_page(state, args, running)
+        return dead.page(engine, args)
     if verb == "forecast":
         return forecast_now(engine, args, now_us)
     if verb == "stats":

@@ -155,10 +155,6 @@ def _instants(result: Any) -> list[datetime]:
     return [moment for us in result if (moment := to_datetime(us)) is not None]
 
 
-def _count(result: Any) -> int:
-    return field_of(result, "count", int)
-
-
 class Pages(Generic[T]):
     """A listing as a series of questions: `next_ask` until it is None, `take` each answer."""
 
@@ -261,14 +257,6 @@ class Verbs(Generic[R]):
         """One run, when it is final or the time is over."""
         return Ask("wait", {"id": checked_run_id(run_id), "timeout_us": max(0, round(seconds * US))}, self.read_run)
 
-    def redrive(self, match: Any, ids: Any) -> Ask[int]:
-        """Send dead letters back."""
-        return Ask("redrive", _which(match, ids), _count)
-
-    def discard(self, match: Any, ids: Any) -> Ask[int]:
-        """Drop dead letters."""
-        return Ask("discard", _which(match, ids), _count)
-
     def stats(self) -> Ask[dict[str, Any]]:
         """Counters."""
         return Ask("stats", {}, as_map)
@@ -300,25 +288,11 @@ class Verbs(Generic[R]):
         total = checked_limit(limit)
         return lambda: Pages("runs", args, total, self._make_run)
 
-    def dead(self, match: Any, limit: Any) -> Callable[[], Pages[R]]:
-        """Makes the pages of a listing of dead letters."""
-        args = {"match": checked_glob(match)}
-        total = checked_limit(limit)
-        return lambda: Pages("dead", args, total, self._make_run)
-
     def apply(
         self, jobs: Iterable[Job], prune: Any, dry_run: Any, calendars: Mapping[str, Any]
     ) -> Generator[tuple[str, Any], Any, Applied]:
         """Put many jobs and calendars in one commit; the steps of `apply_flow`."""
         return apply_flow(self.next_batch, jobs, prune, dry_run, calendars)
-
-
-def _which(match: Any, ids: Any) -> dict[str, Any]:
-    if (match is None) == (ids is None):
-        raise InvalidArgumentError("give either match= (a pattern of job names) or ids= (run ids)")
-    if ids is None:
-        return {"match": checked_glob(match)}
-    return {"ids": [checked_run_id(run_id) for run_id in ids]}
 
 
 def outcome(run: RunInfo) -> Any:

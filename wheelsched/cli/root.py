@@ -14,7 +14,7 @@ VERBS = {
     "calendar": ("calendar:calendar", "Put, list, show and delete calendars that block occurrences."),
     "enqueue": ("enqueue:enqueue", "Run a task once: now, after a delay or at an instant."),
     "run": ("run:run", "List, inspect, cancel and wait for runs."),
-    "dead": ("dead:dead", "List, redrive and discard dead letters."),
+    "dead": ("dead:dead", "List, redrive, discard and export dead letters."),
     "queue": ("queue:queue", "List, limit, pause, resume and purge queues."),
     "cron": ("cron:cron", "Explain and lint cron expressions, show their next times (offline)."),
     "forecast": ("forecast:forecast", "How many runs will start when: the coming peak, and who makes it."),

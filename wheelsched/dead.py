@@ -1,0 +1,209 @@
+"""Dead letters: list, redrive, discard; by ids, or all that a filter finds (see `sweeps`). Who dies meanwhile is left alone.
+
+A redrive with a rate spreads the runs over time: the first is queued at once, each further one waits in retry_wait for its instant. The
+waits are in the records: a restart goes on with them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase, translate
+from typing import TYPE_CHECKING, Any, Final
+
+import msgpack
+import numpy as np
+
+from . import reads
+from .arguments import done, text, whole
+from .checks import parse_rate
+from .errors import FailedPreconditionError, InvalidArgumentError
+from .model import DELAY_MAX_US, FRAME_JOBS_MAX, NEVER, Event, RunState, Trigger, display_name
+from .retries import fits
+from .run_commands import run_row
+from .sweeps import GLOB_MAX, PIECE, Sweep, each, is_dry, join
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from .engine import Engine
+    from .state import State
+    from .turn import Incoming
+
+DEAD_LIST: Final = 2  # of the run table
+FILTERS: Final = ("match", "error", "task", "queue", "namespace", "since_us", "until_us")
+_ERROR_MAX: Final = 200
+
+
+class Letters:
+    """A filter over dead letters. InvalidArgumentError for what can't be asked."""
+
+    def __init__(self, args: dict[str, Any]) -> None:
+        match, self._error = text(args, "match", GLOB_MAX), text(args, "error", _ERROR_MAX)
+        self._match = None if not match or match == "*" else re.compile(translate(match)).match
+        self._wire = {name: value for name in ("task", "queue", "namespace") if (value := text(args, name, 100))}
+        self._since: int = whole(args, "since_us", 0, NEVER, 0) or 0
+        until = whole(args, "until_us", 0, NEVER, NEVER)
+        self._until = NEVER if until is None else until
+        self._specs: dict[int, bool] = {}
+        self._jobs: dict[int, bool] = {}
+
+    def select(self, state: State, rows: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """Those of these dead letters that fit, in their order."""
+        fields = state.runs.gather(rows)
+        keep = (fields["ended_us"] >= self._since) & (fields["ended_us"] < self._until)
+        if self._wire:
+            keep &= each(fields["spec"], keep, self._specs, lambda numbers: [self._of_spec(state.specs[n]) for n in numbers])
+        if self._match is not None:
+            keep &= each(fields["job"], keep, self._jobs, lambda jobs: self._of_job(state, jobs))
+        rows = np.ascontiguousarray(rows[keep])
+        if self._error and len(rows):
+            data, ends = state.runs.joined(rows, "result")
+            begins = [0, *ends.tolist()]
+            rows = rows[[self._of_error(data[begins[i] : begins[i + 1]]) for i in range(len(rows))]]
+        return np.ascontiguousarray(rows)
+
+    def _of_spec(self, wire: dict[str, Any]) -> bool:
+        return all(wire[name] == value for name, value in self._wire.items())
+
+    def _of_job(self, state: State, jobs: list[int]) -> list[bool]:
+        assert self._match is not None
+        return [self._match(display_name(raw.decode())) is not None for raw in state.jobs.names(np.array(jobs, np.uint32))]
+
+    def _of_error(self, result: bytes) -> bool:
+        kind = str(msgpack.unpackb(result, raw=False).get("type", "")) if result else ""
+        if set(self._error) & set("*?["):
+            return fnmatchcase(kind, self._error)
+        return fits(self._error, kind.split(".")) > 0
+
+
+@dataclass(slots=True)
+class DeadSweep(Sweep):
+    """A redrive or discard of all that a filter finds."""
+
+    event: Event
+    wanted: Letters
+    spread: Spread
+    left: int  # so many more at most
+    end: int  # place of the last dead letter when it began
+    at: int = field(default=0, init=False)  # place of the last one that was looked at
+
+    def piece(self, engine: Engine) -> bool:
+        """As in Sweep."""
+        state = engine.state
+        rows = state.runs.peek(DEAD_LIST, PIECE, self.at)
+        order = state.runs.gather(rows)["order"]
+        last = int(order[-1]) if len(order) else self.end
+        found = self.wanted.select(state, np.ascontiguousarray(rows[order <= np.uint64(self.end)]))[: self.left]
+        self.at = last
+        self.count, self.left = self.count + len(found), self.left - len(found)
+        if len(found) and not self.dry:
+            _settle(engine, found, self.event, self.spread)
+        return last < self.end and self.left > 0
+
+
+class Spread:
+    """Instants of a redrive, one after another at a rate; all of them now without one. InvalidArgumentError for what is no rate."""
+
+    def __init__(self, rate: Any, most: int) -> None:
+        """`most`: how many there may be."""
+        self._count, self._per_us = (1, 0) if rate is None else parse_rate(rate, "rate")
+        if self._count < 1:
+            raise InvalidArgumentError(f"rate: {rate!r} is none; write it like '100/s', '5/m' or '10/30s'")
+        if most * self._per_us // self._count > DELAY_MAX_US:
+            raise InvalidArgumentError(f"rate: at {rate} the last of {most:,} dead letters would wait for over 366 days; give a limit, too")
+        self._begun_us = -1
+        self._given = 0
+
+    def take(self, n: int, now_us: int) -> NDArray[np.int64]:
+        """The next n."""
+        if self._begun_us < 0:
+            self._begun_us = now_us
+        numbers = np.arange(self._given, self._given + n, dtype=np.int64)
+        self._given += n
+        return self._begun_us + numbers * self._per_us // self._count
+
+
+def redrive(engine: Engine, cmd: Incoming) -> bytes:
+    """Send dead letters back to their queues, with all their attempts anew."""
+    return _begin(engine, cmd, Event.REDRIVE)
+
+
+def discard(engine: Engine, cmd: Incoming) -> bytes:
+    """Give dead letters up: they leave the list for history, as dead."""
+    return _begin(engine, cmd, Event.DISCARD)
+
+
+def _begin(engine: Engine, cmd: Incoming, event: Event) -> bytes:
+    args = cmd.request.args
+    if join(engine, cmd):
+        return b""
+    ids, dry = args.get("ids"), is_dry(args)
+    limit = whole(args, "limit", 1, NEVER, NEVER)
+    filtered = any(args.get(name) not in (None, "") for name in FILTERS)
+    if (ids is None) != filtered:
+        raise InvalidArgumentError("give ids, or a filter (match, error, task, queue, namespace, since, until); match '*' is all of them")
+    wanted = Letters(args)
+    rows = engine.state.runs.peek(DEAD_LIST, 2**31) if ids is None else _by_ids(engine, ids)
+    spread = Spread(args.get("rate") if event == Event.REDRIVE else None, min(len(rows), limit or NEVER))
+    if ids is not None:
+        if len(rows) and not dry:
+            _settle(engine, rows, event, spread)
+        return done(engine, cmd, {"count": len(rows)})
+    end = int(engine.state.runs.gather(rows[-1:])["order"][0]) if len(rows) else 0
+    engine.sweeps.append(DeadSweep(cmd, dry, event, wanted, spread, limit or NEVER, end))
+    return b""
+
+
+def _by_ids(engine: Engine, ids: Any) -> NDArray[np.uint32]:
+    if not isinstance(ids, list) or len(ids) > FRAME_JOBS_MAX:
+        raise InvalidArgumentError(f"ids: a list of at most {FRAME_JOBS_MAX} run ids is wanted")
+    rows = np.array([run_row(engine, {"id": i}) for i in dict.fromkeys(ids)], np.uint32)
+    if len(rows) and (engine.state.runs.gather(rows)["state"] != RunState.DEAD).any():
+        raise FailedPreconditionError("some of these runs are no dead letters")
+    return rows
+
+
+def _settle(engine: Engine, rows: NDArray[np.uint32], event: Event, spread: Spread) -> None:
+    now = engine.now.wall_us
+    if event == Event.DISCARD:
+        engine.record("RUNS", {"at": now, "event": int(event), "run": rows})
+        return
+    due = spread.take(len(rows), now)
+    engine.record("REDRIVE", {"at": now, "run": rows, "due": due})
+    later = due > now
+    if later.any():
+        engine.arm_retries(rows[later], due[later])
+    fields = engine.state.runs.gather(rows)
+    engine.backfilling.update(fields["job"][fields["trigger"] == Trigger.BACKFILL].tolist())
+
+
+def page(engine: Engine, args: dict[str, Any]) -> dict[str, Any]:
+    """A page of dead letters that fit, in the order in which they died; it may be empty and not the last. `after`: a place in that
+    order, which stays when others leave it: whoever discards while reading misses none.
+    """
+    state = engine.state
+    start, limit = reads.page_of(args)
+    wanted, with_payload = Letters(args), bool(args.get("payload"))
+    rows = state.runs.peek(DEAD_LIST, PIECE, start)
+    found = wanted.select(state, rows)
+    last: int | None = None
+    if len(found) > limit:
+        found = found[:limit]
+        last = int(found[-1])
+    elif len(rows) == PIECE:
+        last = int(rows[-1])
+    shown = [reads.run(state, row, engine.running) for row in found.tolist()]
+    if with_payload:
+        wires = [state.specs[number] for number in state.runs.gather(found)["spec"].tolist()]
+        for one, row, wire in zip(shown, found.tolist(), wires, strict=True):
+            one["payload"] = engine.redaction.shown(state.runs.blobs(row)[0], wire)
+    after = None if last is None else int(state.runs.gather(np.array([last], np.uint32))["order"][0])
+    return {"columns": reads.as_columns(shown), "after": after}
+
+
+VERBS: Final[dict[str, Callable[[Engine, Incoming], bytes]]] = {"redrive": redrive, "discard": discard}
+
+__all__ = ["VERBS", "page"]
