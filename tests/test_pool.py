@@ -240,6 +240,11 @@ def test_stop_tells_what_was_entered(end, tmp_path):
     assert files(tmp_path) == []
 
 
+def proofs(folder):
+    """{worker: token entered last}."""
+    return {worker: proof.started for worker, proof in kill_former_generation(folder, 6, BOOT).items()}
+
+
 def leave_behind(tmp_path, *give):
     """A server of generation 5 that is killed while its executor is inside a run; returns when it is dead."""
     code = (
@@ -259,7 +264,7 @@ def leave_behind(tmp_path, *give):
 def test_a_start_kills_what_the_former_generation_left(tmp_path):
     pids = leave_behind(tmp_path, "t.grandchild", str(tmp_path / "note"), True)
     assert all(alive(p) for p in pids)  # the executor died with its parent, its children did not
-    assert kill_former_generation(tmp_path / "workers", 6, BOOT) == {1: FIRST + 1}
+    assert proofs(tmp_path / "workers") == {1: FIRST + 1}
     assert not any(alive(p) for p in pids)
     assert files(tmp_path) == []
 
@@ -268,7 +273,7 @@ def test_a_start_kills_commands_of_the_former_generation(tmp_path):
     script = f"trap '' TERM; sleep 1000 & echo $! $$ >{tmp_path}/note.tmp; mv {tmp_path}/note.tmp {tmp_path}/note; wait"
     pids = leave_behind(tmp_path, "command", ["/bin/sh", "-c", script])
     assert all(alive(p) for p in pids)
-    assert kill_former_generation(tmp_path / "workers", 6, BOOT) == {1: FIRST + 1}
+    assert proofs(tmp_path / "workers") == {1: FIRST + 1}
     assert not any(alive(p) for p in pids)
 
 
@@ -307,7 +312,7 @@ def leaderless(mark):
 def test_a_group_without_its_leader_is_known_by_the_mark(tmp_path):
     pgid, member = leaderless("5.1.0000000000000063")
     record(tmp_path, pid=pgid, begun=1)
-    assert kill_former_generation(tmp_path / "workers", 6, BOOT) == {1: FIRST}
+    assert proofs(tmp_path / "workers") == {1: FIRST}
     assert not alive(member)
 
 
@@ -315,7 +320,7 @@ def test_a_stranger_s_group_without_its_leader_lives(tmp_path):
     pgid, member = leaderless("5.1.0000000000000064")
     try:
         record(tmp_path, pid=pgid, begun=1)
-        assert kill_former_generation(tmp_path / "workers", 6, BOOT) == {1: FIRST}
+        assert proofs(tmp_path / "workers") == {1: FIRST}
         assert alive(member)
     finally:
         os.kill(member, signal.SIGKILL)
@@ -323,21 +328,21 @@ def test_a_stranger_s_group_without_its_leader_lives(tmp_path):
 
 def test_a_stranger_with_the_same_number_lives(tmp_path, stranger):
     record(tmp_path, pid=stranger.pid, begun=process.begun_ticks(stranger.pid) - 1)
-    assert kill_former_generation(tmp_path / "workers", 6, BOOT) == {1: FIRST}
+    assert proofs(tmp_path / "workers") == {1: FIRST}
     assert stranger.poll() is None
     assert files(tmp_path) == []
 
 
 def test_another_boot_proves_nothing_and_kills_nothing(tmp_path, stranger):
     record(tmp_path, pid=stranger.pid, begun=process.begun_ticks(stranger.pid), boot="0" * 36)
-    assert kill_former_generation(tmp_path / "workers", 6, BOOT) == {}
+    assert proofs(tmp_path / "workers") == {}
     assert stranger.poll() is None
     assert files(tmp_path) == []
 
 
 def test_the_own_generation_is_left_alone(tmp_path, stranger):
     record(tmp_path, pid=stranger.pid, begun=process.begun_ticks(stranger.pid), generation=6)
-    assert kill_former_generation(tmp_path / "workers", 6, BOOT) == {}
+    assert proofs(tmp_path / "workers") == {}
     assert stranger.poll() is None
     assert len(files(tmp_path)) == 1
 
@@ -346,9 +351,9 @@ def test_a_torn_started_file_is_removed(tmp_path):
     (tmp_path / "workers").mkdir()
     (tmp_path / "workers" / "5-1.started").write_bytes(b"half")
     (tmp_path / "workers" / "5-2.started").write_bytes(bytes(process.FILE_BYTES))
-    assert kill_former_generation(tmp_path / "workers", 6, BOOT) == {}
+    assert proofs(tmp_path / "workers") == {}
     assert files(tmp_path) == []
-    assert kill_former_generation(tmp_path / "nowhere", 6, BOOT) == {}
+    assert proofs(tmp_path / "nowhere") == {}
 
 
 def test_what_is_held_is_kept_account_of(end):

@@ -86,8 +86,9 @@ def _take_over(state: State, config: Config, clock: Clock, boot: str) -> Engine:
         set_hold(engine, os.geteuid(), on=True, note="serve --hold")
     for worker, known in list(state.workers.items()):
         if known.kind == "pool":
-            started = proofs.get(worker) if same_boot else None
-            engine.lose(WorkerGone(worker, started, Outcome.LOST, "worker lost: the server was ended"))
+            proof = proofs.get(worker) if same_boot else None
+            started, ended = (None, {}) if proof is None else proof
+            engine.lose(WorkerGone(worker, started, Outcome.LOST, "worker lost: the server was ended", ended=ended))
         else:
             engine.adopt(worker)
     return engine

@@ -77,16 +77,24 @@ def _read_results(sparse: Any, n: int, outcome: NDArray[np.uint8]) -> tuple[dict
         if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], int) or not 0 <= pair[0] < n:
             raise InvalidArgumentError("finish: result is a list of [row, map]")
         row, result = pair
-        if isinstance(result, dict) and result.keys() != _PLAIN:
-            retries.check_result(result, int(outcome[row]))
-            if outcome[row] != Outcome.SUCCEEDED:
-                said[row] = result
-                result = {key: value for key, value in result.items() if key != "bases"} if "bases" in result else result
-        data = msgpack.packb(result, use_bin_type=True)
-        if not isinstance(result, dict) or len(data) > _RESULT_MAX:
-            raise InvalidArgumentError(f"finish: a result is a map of at most {_RESULT_MAX} bytes")
-        results[row] = data
+        results[row], told = read_result(result, int(outcome[row]))
+        if told is not None:
+            said[row] = told
     return results, said
+
+
+def read_result(result: Any, outcome: int) -> tuple[bytes, dict[str, Any] | None]:
+    """A result map as it is kept; and of an attempt that did not succeed, as it came. InvalidArgumentError for what is none."""
+    told = None
+    if isinstance(result, dict) and result.keys() != _PLAIN:
+        retries.check_result(result, outcome)
+        if outcome != Outcome.SUCCEEDED:
+            told = result
+            result = {key: value for key, value in result.items() if key != "bases"} if "bases" in result else result
+    data = msgpack.packb(result, use_bin_type=True)
+    if not isinstance(result, dict) or len(data) > _RESULT_MAX:
+        raise InvalidArgumentError(f"finish: a result is a map of at most {_RESULT_MAX} bytes")
+    return data, told
 
 
 def _measure(engine: Engine, spec: NDArray[np.uint32], took: NDArray[np.int64]) -> None:

@@ -31,13 +31,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
 
+    from .kept import Kept
     from .wire import Wire
 
 PIPE_BYTES: Final = 1024 * 1024
 _CALIBRATION_NS_MAX: Final = 50_000_000
 _OUR_FRAMES: Final = (__name__, f"{__package__}.crew")  # that lead to user code: of no use in a traceback
-_FIRST_ATTEMPT: Final = (1).to_bytes(4, "little")
-TELLS_MAX: Final = 16  # reports of a batch that are sent before runs that were tried before
 LOOK_S: Final = 0.05  # how often a coroutine's run looks whether it was told to end
 
 
@@ -50,13 +49,29 @@ class Work(Batch):
         self.rows: Iterator[int] = iter(range(self.n))  # who takes a row from it has it: atomic, so two threads may
         self.done = 0  # rows below have ended
         self.reported = 0  # rows below were sent
-        self.retried = reply["attempt"] != _FIRST_ATTEMPT * self.n  # is any of them?
-        self.tells = TELLS_MAX
         self.handed_back = 0  # rows from the end that were handed back
         self.begun_ns = [0] * self.n
-        self.ended_ns = [0] * self.n
-        self.outcome = bytearray([Outcome.SUCCEEDED]) * self.n
+        self.ended_ns: list[int] | memoryview = [0] * self.n
+        self.outcome: bytearray | memoryview = bytearray([Outcome.SUCCEEDED]) * self.n
         self.results: dict[int, dict[str, Any]] = {}
+        self._kept: Kept | None = None
+        self._report: Callable[[Work, int], None]
+
+    def keep_in(self, kept: Kept, report: Callable[[Work, int], None]) -> None:
+        """Have what ends outlive this process. `report` sends the rows below one, and makes room so."""
+        kept.begin(self.token_column, time.monotonic_ns(), self._runner.wire.offset_ns)
+        self._kept, self._report, self.ended_ns, self.outcome = kept, report, kept.ended_ns, kept.outcome
+
+    def keep(self, row: int) -> None:
+        """A row's run is over and has given something: before it counts as ended, that is put where it outlives this process."""
+        if self._kept is None or row not in self.results:
+            return
+        result = self.results[row]
+        if not self._kept.put(row, result):
+            self._report(self, row)
+            self._kept.forget(row)
+            kept = self._kept.put(row, result)
+            assert kept, "a result of bounded size has room in an empty log"
 
     def started_us(self, row: int) -> int:
         """As for Batch."""
@@ -219,15 +234,15 @@ class Runner:
         """The hot path: every row in token order. A call of at most `quick_ns` has printed nothing and was not told to end."""
         words, outputs, now = self.words, self.outputs, time.monotonic_ns
         tokens, ends, payload, spec_of = work.tokens, work.payload_end, work.payload, work.spec_of
-        begun, ended = work.begun_ns, work.ended_ns
+        begun, ended, results = work.begun_ns, work.ended_ns, work.results
         unpack, enter = msgpack.unpackb, enter_run
         made = [self.tasks[spec["task"]] for spec in work.specs]
-        slowly = bool(self.around) or work.retried
-        functions = [None if slowly or one.batch else one.function for one in made]
+        functions = [None if self.around or one.batch else one.function for one in made]
         mono, started, skips = process.W_MONO_NS, process.W_STARTED, process.W_SKIPS
         seen = -1 if self._skipped else self._skips_seen
         call: list[Any]
-        t, start = now(), 0
+        t = over = now()
+        start = 0
         for row in work.rows:
             function = functions[spec_of[row]]
             if function is None:
@@ -237,6 +252,7 @@ class Runner:
             words[mono] = t  # before the token: a reader that sees this token never sees an earlier time with it
             words[started] = tokens[row]
             if words[skips] != seen and self._skip(work, row):
+                work.done = row + 1
                 continue
             enter((work, row))
             try:
@@ -250,20 +266,24 @@ class Runner:
                     value = function(*call[0], **call[1])
                 if value is not None and type(value) is CoroutineType:
                     value = self._awaited(work, row, value)
-                ended[row] = t = now()
+                over = t = now()
                 took = t - entered
                 if value is not None:
                     self._returned(work, row, value)
-                    t = now()
             except BaseException as e:  # noqa: BLE001 - whatever user code raises ends this run, and this run only
                 self._failed(work, row, e)
-                ended[row] = t = now()
+                over = t = now()
                 took = t - begun[row]
             if took > quick_ns:
                 self._settle(work, row, row + 1, took)
+            if results and row in results:
+                work.keep(row)
+                t = now()
+            ended[row] = over  # last: should a run behind it end this process, this one has ended
             work.done = row + 1
         if work.done and outputs.waiting:
             self._settle(work, work.done - 1, work.done, 0)
+            work.keep(work.done - 1)
 
     def _skip(self, work: Work, row: int) -> bool:
         """A cancel came before this row was entered: it ends without user code."""
@@ -277,20 +297,13 @@ class Runner:
             return False
         work.outcome[row] = Outcome.CANCELLED
         work.ended_ns[row] = work.begun_ns[row]
-        work.done = row + 1
         return True
 
     def _run_group(self, work: Work, first: int, made: Task) -> int:
-        """One call, from row `first` on, with all that there may be around it; the time afterwards. A run that was tried before may end
-        this process: what was done before it is told first, so that it costs the others nothing (of many, before the first few).
-        """
-        if work.attempts[first] > 1 and work.tells:
-            work.tells -= 1
-            self.wire.tell(work)
+        """One call, from row `first` on, with all that there may be around it; the time afterwards."""
         rows = group_of(work, first, made)
         self.mark(work, rows, batch=made.batch)
         entered = Entered(work, [row for row in rows if not self.left_out(work, row)], made)
-        work.done = first
         self.call(entered)
         self.words[process.W_FIRST] = 0
         work.done = rows[-1] + 1
@@ -363,9 +376,10 @@ class Runner:
         """User code is over: when, its output, and whether it was told to end."""
         work, rows = entered.work, entered.rows
         now = time.monotonic_ns()
-        for row in rows:
-            work.ended_ns[row] = now
         self._settle(work, rows[0], rows[-1] + 1, now - work.begun_ns[rows[0]])
+        for row in rows:
+            work.keep(row)
+            work.ended_ns[row] = now
 
     def _awaited(self, work: Work, row: int, value: Any) -> Any:
         """The result of a run's coroutine. A run that is told to end is cancelled, once."""

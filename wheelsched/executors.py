@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import socket
     import subprocess
 
+    from .kept import Ended
     from .process import StartedFile
 
 
@@ -25,6 +26,7 @@ class Exited:
     worker: int
     started_token: int | None
     outcomes: dict[int, int]  # token -> model.Outcome of what was in user code: lost, timed_out, cancelled or interrupted
+    ended: dict[int, Ended]  # token -> of what had ended; it may have been reported
     text: str
     status: int  # exit code, negative for a signal
     can_not_import: bool  # a task module can't be imported: it says so on stderr

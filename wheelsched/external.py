@@ -1,9 +1,9 @@
 """`wheelsched worker`: executors outside of the server, under a supervisor that relays their requests.
 
 The supervisor holds one connection an executor. It gives requests numbers of its own, so that it can answer for an executor
-that died: what that had entered is lost (or timed out, or cancelled), what it had not entered is handed back. It sends the
-heartbeats, counts each lease from before the request that renewed it, and kills an executor whose lease it can't trust any
-more. When the server goes away it connects again and repeats what was not answered.
+that died: what had ended in it is reported, what it was in is lost (or timed out, or cancelled), what it had not entered is
+handed back. It sends the heartbeats, counts each lease from before the request that renewed it, and kills an executor whose
+lease it can't trust any more. When the server goes away it connects again and repeats what was not answered.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -104,6 +104,17 @@ class Sent:
     executor: int  # worker number in the pool of who asked; 0: the supervisor
     id: int  # the number it had there
     at_us: int  # monotonic, before it was sent
+
+
+class Completion(NamedTuple):
+    """What the supervisor reports of a run that its executor can't report."""
+
+    token: int
+    id: bytes
+    outcome: int = int(Outcome.NOT_STARTED)
+    started_us: int = 0
+    ended_us: int = 0
+    result: dict[str, Any] | None = None
 
 
 @dataclass(slots=True)
@@ -352,9 +363,7 @@ class Supervisor:
     def _granted(self, slot: Slot, sent: Sent, result: dict[str, Any], *, alive: bool) -> None:
         tokens = np.frombuffer(result["token"], np.int64)
         if not alive:
-            rows = [(t, result["id"][16 * i : 16 * i + 16], int(Outcome.NOT_STARTED)) for i, t in enumerate(tokens.tolist())]
-            for i in range(0, len(rows), FINISH_ROWS_MAX):
-                self._finish(slot, rows[i : i + FINISH_ROWS_MAX], {})
+            self._finish(slot, [Completion(t, result["id"][16 * i : 16 * i + 16]) for i, t in enumerate(tokens.tolist())])
             return
         spec = np.frombuffer(result["spec"], np.uint32)
         timeouts = np.array([s["timeout_us"] for s in result["specs"]], np.int64)[spec]
@@ -395,22 +404,28 @@ class Supervisor:
 
     def _settle(self, slot: Slot, event: Exited) -> None:
         """Answer for a dead executor."""
-        result = {"type": "wheelsched.WorkerLost", "message": event.text, "traceback": ""}
+        lost = {"type": "wheelsched.WorkerLost", "message": event.text, "traceback": ""}
         started = event.started_token or 0
         rows = []
         for token, run_id in sorted(slot.held.items()):
-            rows.append((token, run_id, event.outcomes.get(token, Outcome.LOST if token <= started else Outcome.NOT_STARTED)))
+            if token in event.ended:
+                rows.append(Completion(token, run_id, *event.ended[token]))
+            elif token <= started:
+                rows.append(Completion(token, run_id, event.outcomes.get(token, Outcome.LOST), result=lost))
+            else:
+                rows.append(Completion(token, run_id))
         slot.held.clear()
-        for i in range(0, len(rows), FINISH_ROWS_MAX):
-            self._finish(slot, rows[i : i + FINISH_ROWS_MAX], result)
+        self._finish(slot, rows)
 
-    def _finish(self, slot: Slot, rows: list[tuple[int, bytes, int]], result: dict[str, Any]) -> None:
-        zero = bytes(8 * len(rows))
-        self._request(slot, Sent("finish", {
-            "id": b"".join(r[1] for r in rows), "token": np.array([r[0] for r in rows], np.int64).tobytes(),
-            "outcome": bytes(r[2] for r in rows), "started_us": zero, "ended_us": zero,
-            "result": [[i, result] for i, r in enumerate(rows) if r[2] != Outcome.NOT_STARTED],
-        }, 0, 0, 0))
+    def _finish(self, slot: Slot, completions: list[Completion]) -> None:
+        for at in range(0, len(completions), FINISH_ROWS_MAX):
+            rows = completions[at : at + FINISH_ROWS_MAX]
+            self._request(slot, Sent("finish", {
+                "id": b"".join(r.id for r in rows), "token": np.array([r.token for r in rows], np.int64).tobytes(),
+                "outcome": bytes(r.outcome for r in rows), "started_us": np.array([r.started_us for r in rows], np.int64).tobytes(),
+                "ended_us": np.array([r.ended_us for r in rows], np.int64).tobytes(),
+                "result": [[i, r.result] for i, r in enumerate(rows) if r.result],
+            }, 0, 0, 0))
 
 
 def _keeps(sent: Sent) -> bool:

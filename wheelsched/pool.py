@@ -21,7 +21,7 @@ import sys
 import time
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
+
+    from .kept import Ended
 
 BACKOFF_US: Final = 100_000
 BACKOFF_MAX_US: Final = 30 * US
@@ -311,8 +313,9 @@ class Pool:
             text = f"timed out: {silence}{text}"
         elif outcome == Outcome.CANCELLED:
             text = f"cancelled: {text}"
+        ended = executor.file.ended
         self._forget(executor)
-        return Exited(executor.worker, started, outcomes, text, status, status == EXIT_IMPORT)
+        return Exited(executor.worker, started, outcomes, ended, text, status, status == EXIT_IMPORT)
 
     def _forget(self, executor: Executor) -> None:
         del self.executors[executor.worker]
@@ -338,14 +341,15 @@ class Pool:
         for executor in list(self.executors.values()):
             inside = {executor.started, *(place.words[process.W_STARTED] for place in executor.places if place.inside()[1])}
             outcomes: dict[int, int] = dict.fromkeys(inside, Outcome.INTERRUPTED)
-            status = 0
+            status, ended = 0, {}
             if executor.proc is not None:
                 process.signal_group(executor.proc.pid, signal.SIGKILL)
-                status = self._bury(executor).status
+                exited = self._bury(executor)
+                status, ended = exited.status, exited.ended
             else:
                 self._forget(executor)
             text = "interrupted: the worker was stopped"
-            found.append(Exited(executor.worker, max(inside), outcomes, text, status, can_not_import=False))
+            found.append(Exited(executor.worker, max(inside), outcomes, ended, text, status, can_not_import=False))
         return found
 
     def _wait(self, until_us: int) -> None:
@@ -393,14 +397,21 @@ def _kill_commands(file: StartedFile, number: int = signal.SIGKILL) -> None:
             process.signal_process(pid, number)
 
 
-def kill_former_generation(workers_dir: str | os.PathLike[str], generation: int, boot_id: str) -> dict[int, int]:
-    """End what servers before `generation` have left running; {worker: token entered last} as proof of what was started.
+class Proof(NamedTuple):
+    """What an executor of a former generation has left in its started file."""
+
+    started: int  # the token entered last
+    ended: dict[int, Ended]  # token -> how it ended
+
+
+def kill_former_generation(workers_dir: str | os.PathLike[str], generation: int, boot_id: str) -> dict[int, Proof]:
+    """End what servers before `generation` have left running; {worker: proof of what was started, and of what ended}.
 
     Kills only what is shown to be ours, under the same boot id; waits until it is gone, 10 s at most (then TimeoutError,
     because voiding a lease whose run still runs would run it twice). Proofs of another boot count for nothing: their
     files are removed.
     """
-    proofs: dict[int, int] = {}
+    proofs: dict[int, Proof] = {}
     files: list[StartedFile] = []
     for path in sorted(Path(workers_dir).glob(f"*{SUFFIX}")):
         try:
@@ -424,7 +435,7 @@ def kill_former_generation(workers_dir: str | os.PathLike[str], generation: int,
             if _mono_us() > until:
                 raise TimeoutError(f"the group {file.words[process.W_PGID]} of a former executor does not end after SIGKILL")
             time.sleep(0.01)  # these are no children of ours: nothing tells of their end
-        proofs[file.words[process.W_WORKER]] = file.words[process.W_STARTED]
+        proofs[file.words[process.W_WORKER]] = Proof(file.words[process.W_STARTED], file.ended)
     for file in files:
         file.close()
         Path(file.path).unlink()

@@ -9,6 +9,8 @@ why the executor could not begin. Before user code is entered the executor write
 order, that one number is the whole proof of what was started and what was not. It needs no sync: a page of a mapped
 file outlives the process, and after a reboot it counts for nothing.
 
+An executor with one run at a time keeps there what has ended and perhaps was not reported (see `kept`).
+
 An executor that has several runs in user code at a time has as many *places* behind the first 4,096 bytes. A place repeats the
 words from W_STARTED on, for the one run (or the one call of a batch handler) that is in it; W_STARTED of the file itself is the
 largest token of all.
@@ -28,11 +30,14 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from .kept import AREA_BYTES, Kept
 from .model import OUTPUT_MAX, US
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Iterable
+
+    from .kept import Ended
 
 MARK: Final = "WHEELSCHED_EXECUTOR"  # environment of an executor and of all that it starts
 FILE_BYTES: Final = 4_096
@@ -46,12 +51,14 @@ _BOOT_AT: Final = 256  # byte offset of the boot id
 _SKIPS_AT: Final = 64  # word offset of the ring of cancelled tokens
 _TEXT_AT: Final = 2_560  # byte offset of why the executor could not begin
 _PLACE_WORDS: Final = 32  # words of a place
+_KEPT_BYTES: Final = -(-AREA_BYTES // (8 * _PLACE_WORDS)) * 8 * _PLACE_WORDS
 _PR_SET_PDEATHSIG: Final = 1
 
 # Words of the started file. Written by the parent: GRACE, CANCEL, WHY, SILENT, SKIPS and the ring; by the executor: the others.
 (W_MAGIC, W_VERSION, W_PID, W_PGID, W_BEGUN, W_GENERATION, W_WORKER, W_STARTED, W_MONO_NS, W_FIRST, W_CANCEL, W_WHY, W_SKIPS,
  W_COMMAND, W_COMMAND_PGID, W_COMMAND_BEGUN, W_MARK, W_GRACE_US, W_BEAT_NS, W_SILENT_US) = range(20)
 W_PLACES: Final = 24  # how many places follow; 0: the file itself is the only one
+W_KEPT: Final = 25  # byte offset of what is kept of ended runs; 0: nothing
 
 
 class StartedFile:
@@ -63,7 +70,8 @@ class StartedFile:
         fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0), 0o600)
         try:
             if create:
-                os.posix_fallocate(fd, 0, FILE_BYTES + 8 * _PLACE_WORDS * places)  # a full disk shows here, not as SIGBUS later
+                more = 8 * _PLACE_WORDS * places or _KEPT_BYTES
+                os.posix_fallocate(fd, 0, FILE_BYTES + more)  # a full disk shows here, not as SIGBUS later
             size = os.fstat(fd).st_size
             if size < FILE_BYTES or size % (8 * _PLACE_WORDS):
                 raise ValueError(f"{self.path}: not a started file")
@@ -73,11 +81,16 @@ class StartedFile:
         self.words = memoryview(self._map).cast("q")
         if create:
             self.words[W_PLACES] = places
+            self.words[W_KEPT] = 0 if places else FILE_BYTES
             self.words[W_VERSION] = VERSION
             self.words[W_MAGIC] = MAGIC
         elif self.words[W_MAGIC] != MAGIC or self.words[W_VERSION] != VERSION:
             self.close()
             raise ValueError(f"{self.path}: not a started file of version {VERSION}")
+        self.kept: Kept | None = None
+        if 0 < (at := self.words[W_KEPT]) <= size - AREA_BYTES:
+            with memoryview(self._map) as whole:
+                self.kept = Kept(whole[at : at + AREA_BYTES])
         first, count = FILE_BYTES // 8, min(self.words[W_PLACES], (size - FILE_BYTES) // 8 // _PLACE_WORDS)
         places_at = range(first, first + count * _PLACE_WORDS, _PLACE_WORDS)
         self.places = [self.words[at : at + _PLACE_WORDS] for at in places_at] or [self.words]
@@ -115,10 +128,18 @@ class StartedFile:
         """The tokens that shall not be entered."""
         return set(self.words[_SKIPS_AT : _SKIPS_AT + min(self.words[W_SKIPS], SKIPS_MAX)])
 
+    @property
+    def ended(self) -> dict[int, Ended]:
+        """{token: how it ended} of the batch that the executor had in hand, which may have reported some of it; empty with places."""
+        return {} if self.kept is None else self.kept.read()
+
     def close(self) -> None:
         """Unmap; the file stays."""
         for words in (*getattr(self, "places", ()), self.words):
             words.release()
+        kept: Kept | None = getattr(self, "kept", None)
+        if kept is not None:
+            kept.close()
         self._map.close()
 
 

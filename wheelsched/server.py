@@ -368,7 +368,7 @@ class Server:
         if connection is not None:
             connection.read_all(self.clock.now().mono_us)
             self._drop(connection)
-        self.inputs.append(WorkerGone(event.worker, event.started_token, event.outcome, event.text, event.outcomes))
+        self.inputs.append(WorkerGone(event.worker, event.started_token, event.outcome, event.text, event.outcomes, event.ended))
 
     # Questions that may need history
 

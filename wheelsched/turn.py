@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from .kept import Ended
     from .protocol import Request
 
 
@@ -42,6 +43,7 @@ class WorkerGone:
     outcome: int  # model.Outcome of the run it was in
     reason: str
     outcomes: dict[int, int] = field(default_factory=dict)  # token -> model.Outcome of others that it was in; those left are lost
+    ended: dict[int, Ended] = field(default_factory=dict)  # token -> of what had ended in it, reported or not
 
 
 @dataclass(frozen=True, slots=True)

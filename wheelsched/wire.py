@@ -13,7 +13,7 @@ from .tasks import check_kept
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from .execution import Runner, Work
     from .tasks import Task
@@ -43,9 +43,6 @@ class Wire:
         """Runs have come."""
         raise NotImplementedError
 
-    def tell(self, work: Work) -> None:
-        """Report what of a batch is done, if that is not told yet."""
-
     def reply_to(self, number: int) -> protocol.Reply:
         """Wait for the reply to an awaited request. UnavailableError when the stream ends."""
         raise NotImplementedError
@@ -60,7 +57,9 @@ class Wire:
         """A frame that asks for runs; call with `sending` held."""
         return self.request("lease", {"queues": [], "credits": credits_, "wait_us": NEVER})
 
-    def finish(self, ids: bytes, tokens: bytes, outcome: bytes, begun_ns: list[int], ended_ns: list[int], results: list[Any]) -> bytes:
+    def finish(
+        self, ids: bytes, tokens: bytes, outcome: bytes, begun_ns: Sequence[int], ended_ns: Sequence[int], results: list[Any]
+    ) -> bytes:
         """A frame that reports runs; call with `sending` held. `results`: sparse."""
         return self.request("finish", {
             "id": ids, "token": tokens, "outcome": outcome, "started_us": _instants(begun_ns, self.offset_ns),
@@ -148,7 +147,7 @@ class Wire:
             check_kept(reply.result)
 
 
-def _instants(monotonic_ns: list[int], offset_ns: int) -> bytes:
+def _instants(monotonic_ns: Sequence[int], offset_ns: int) -> bytes:
     """The column of these instants by the server's wall clock."""
     return array("q", [(t + offset_ns) // 1_000 for t in monotonic_ns]).tobytes()
 

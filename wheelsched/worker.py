@@ -29,6 +29,7 @@ from .builtin import Allowed, builtin_tasks
 from .errors import UnavailableError, WheelschedError
 from .execution import Outputs, Runner, Work
 from .hooks import Hooks, failure_of, load_hooks
+from .kept import ROWS_MAX
 from .tasks import enter_run, load_tasks
 from .wire import FINISH_RESULT_BYTES, FINISH_ROWS_MAX, Wire, result_size
 
@@ -44,7 +45,7 @@ EXIT_REFUSED: Final = 4
 EXIT_HOOK: Final = 5
 BATCH_NS: Final = 50_000_000  # work that one batch should hold, and how long a report may wait
 CREDITS_START: Final = 64
-CREDITS_MAX: Final = 16_384
+CREDITS_MAX: Final = ROWS_MAX
 READ_WAIT_S: Final = 0.02
 
 
@@ -55,6 +56,8 @@ class Executor(Wire):
         super().__init__(sock, name)
         self.log = log
         self.words = file.words
+        assert file.kept is not None, "the parent has made it for this mode"
+        self.kept = file.kept
         self.outputs = outputs
         self.runner = Runner(file, file.words, outputs, self)
         self.credits = CREDITS_START
@@ -118,6 +121,7 @@ class Executor(Wire):
                 self.sock.sendall(self.lease(self.credits))
         self.set_offset()
         start = time.monotonic_ns()
+        work.keep_in(self.kept, self._report)
         self.work = work
         if (work.n > 1 or self.outstanding) and not self._watcher_awake:
             self._watcher_awake = True
@@ -130,6 +134,7 @@ class Executor(Wire):
         self._learn(work.done, took, full=full)
         again = not self.outstanding and not self.stopping and not self.ready
         self._report(work, work.done, ask=again)
+        self.kept.clear()
 
     def _learn(self, n: int, took_ns: int, *, full: bool) -> None:
         fit = max(1, n) * BATCH_NS // max(1, took_ns)
@@ -160,7 +165,7 @@ class Executor(Wire):
                             break
                 frames.append(self.finish(
                     work.ids[16 * start : 16 * end], work.token_column[8 * start : 8 * end], bytes(work.outcome[start:end]),
-                    work.begun_ns[start:end], work.ended_ns[start:end], results,
+                    work.begun_ns[start:end], list(work.ended_ns[start:end]), results,
                 ))
                 work.reported = end
             if ask:
@@ -177,10 +182,6 @@ class Executor(Wire):
         work.handed_back += len(rows)
         with self.sending:
             self.sock.sendall(self.not_run(work.ids[16 * start : 16 * end], work.token_column[8 * start : 8 * end]))
-
-    def tell(self, work: Work) -> None:
-        """As for Wire."""
-        self._report(work, work.done)
 
     def reply_to(self, number: int) -> protocol.Reply:
         """As for Wire: read by this thread, or by another."""

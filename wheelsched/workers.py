@@ -6,6 +6,7 @@ completion is matched by (run id, token), never by run id alone.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
@@ -13,7 +14,7 @@ import numpy as np
 
 from . import protocol
 from .beats import heartbeat
-from .endings import end_attempts, finish
+from .endings import end_attempts, finish, read_result
 from .errors import InvalidArgumentError
 from .model import BATCH_MAX, NEVER, Outcome
 from .sessions import Seeker, hello, session_of
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .engine import Engine
+    from .kept import Ended
     from .state import State
     from .turn import Incoming
 
@@ -116,7 +118,7 @@ def _checkpoints(state: State, rows: NDArray[np.uint32]) -> list[list[Any]]:
 
 
 def worker_gone(engine: Engine, gone: WorkerGone) -> None:
-    """End a worker: what it had started is lost, what it had not is given back."""
+    """End a worker: what had ended counts, what it was in is lost, what it had not started is given back."""
     worker = engine.state.workers.get(gone.worker)
     engine.gone.pop(gone.worker, None)
     if worker is None:
@@ -130,15 +132,32 @@ def worker_gone(engine: Engine, gone: WorkerGone) -> None:
         outcome[token == gone.started_token] = gone.outcome
         for one, how in gone.outcomes.items():
             outcome[token == one] = how
-        zero = np.zeros(len(rows), np.int64)
-        said = {"type": "wheelsched.WorkerLost", "message": gone.reason}
-        result = msgpack.packb(said, use_bin_type=True)
-        ended = np.full(len(rows), engine.now.wall_us, np.int64)
-        lost = np.flatnonzero(entered).tolist()
-        end_attempts(engine, rows, outcome, zero, ended, dict.fromkeys(lost, result), dict.fromkeys(lost, said))
+        started, ended = np.zeros(len(rows), np.int64), np.full(len(rows), engine.now.wall_us, np.int64)
+        lost = {"type": "wheelsched.WorkerLost", "message": gone.reason}
+        said = dict.fromkeys(np.flatnonzero(entered).tolist(), lost)
+        results = dict.fromkeys(said, msgpack.packb(lost, use_bin_type=True))
+        for i, one in enumerate(token.tolist()) if gone.ended else ():
+            if one in gone.ended:
+                with suppress(InvalidArgumentError):  # user code that wrote where it should not has spoilt it: lost
+                    outcome[i], started[i], ended[i] = _take(gone.ended[one], i, results, said)
+        end_attempts(engine, rows, outcome, started, ended, results, said)
     engine.record("WORKER", {"at": engine.now.wall_us, "id": gone.worker, "name": worker.name, "kind": worker.kind, "gone": True})
     for conn in [c for c, s in engine.sessions.items() if s.worker == gone.worker and not s.lost]:
         del engine.sessions[conn]
+
+
+def _take(ended: Ended, row: int, results: dict[int, bytes], said: dict[int, dict[str, Any]]) -> tuple[int, int, int]:
+    """What a dead executor had finished, as if it had reported it: (outcome, started, ended). InvalidArgumentError for what it can't be."""
+    data, told = read_result(ended.result, ended.outcome)
+    if ended.outcome == Outcome.SNOOZED and told is None:
+        raise InvalidArgumentError("snoozed, without for how long")
+    results.pop(row, None)
+    said.pop(row, None)
+    if ended.result:
+        results[row] = data
+    if told is not None:
+        said[row] = told
+    return ended.outcome, ended.started_us, ended.ended_us
 
 
 def disconnect(engine: Engine, conn: int) -> None:

@@ -1,0 +1,69 @@
+"""Tasks for test_kept.py: each execution of a run leaves a line in a file."""
+
+import os
+import signal
+import time
+
+from wheelsched import task
+
+
+def note(path, what):
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.write(fd, f"{what}\n".encode())
+    os.close(fd)
+
+
+@task("k.value")
+def value(path, what):
+    note(path, what)
+    return what
+
+
+@task("k.none")
+def none(path, what):
+    note(path, what)
+
+
+@task("k.fail")
+def fail(path, what):
+    note(path, what)
+    raise ValueError(what)
+
+
+@task("k.print")
+def print_(path, what):
+    note(path, what)
+    print("printed", what)
+
+
+@task("k.big")
+def big(path, what):
+    note(path, what)
+    return b"x" * 40_000
+
+
+@task("k.batch", batch=True)
+def batch(runs):
+    for run in runs:
+        note(*run.args)
+    return [run.args[1] for run in runs]
+
+
+@task("k.kill")
+def kill(path, what):
+    note(path, what)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@task("k.kill_batch", batch=True)
+def kill_batch(runs):
+    for run in runs:
+        note(*run.args)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@task("k.kill_server")
+def kill_server(path, what):
+    note(path, what)
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(60)

@@ -1,0 +1,168 @@
+"""kept.py: what an executor had finished when it was killed counts, and is not executed again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgpack
+import pytest
+from scripted import FIRST, Scripted
+from serving import wait_for
+
+import wheelsched
+from wheelsched import Call, Retry
+from wheelsched.kept import AREA_BYTES, HEAD_BYTES, RESULT_BYTES, ROWS_MAX, Kept
+from wheelsched.model import Outcome
+
+HERE = str(Path(__file__).resolve().parent)
+ROOT = str(Path(wheelsched.__file__).resolve().parents[1])
+KINDS = ("k.value", "k.none", "k.fail", "k.print", "k.batch")
+SUPERVISOR = "import sys; from wheelsched.external import Supervisor; sys.exit(Supervisor(sys.argv[1], ['kept_tasks']).run())"
+
+
+@pytest.fixture
+def external(short_tmp):
+    made = []
+
+    def start():
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join([HERE, ROOT]), "TMPDIR": str(short_tmp)}
+        made.append(subprocess.Popen([sys.executable, "-c", SUPERVISOR, str(short_tmp / "s")], env=env))
+
+    yield start
+    for process in made:
+        process.kill()
+        process.wait()
+
+
+def enqueue_around(ws, killer, notes):
+    """Many runs, one that kills, more behind it, offered at once: (those in front and behind, the killer)."""
+    once = Retry(attempts=3, backoff="50ms", cap="50ms")
+    ws.queue_pause("default")
+    runs = [ws.enqueue(Call(KINDS[i // 4 % len(KINDS)], notes, f"run {i}"), retry=once) for i in range(40)]
+    killing = ws.enqueue(Call(killer, notes, "killer"), retry=Retry(attempts=1))
+    runs += [ws.enqueue(Call("k.value", notes, f"run {i}"), retry=once) for i in range(40, 50)]
+    ws.queue_resume("default")
+    return runs, killing
+
+
+def check_executed_once(ws, notes, runs, killing):
+    """Failing runs are retried until they are dead; every other one was executed once, and is told of in full."""
+    wait_for(lambda: all(ws.run(r.id).state in ("succeeded", "dead") for r in [*runs, killing]), 60)
+    lines = Path(notes).read_text().splitlines()
+    assert [a.outcome for a in ws.run(killing.id).attempts] == ["lost"]
+    assert lines.count("killer") == 1
+    for i, run in enumerate(map(ws.run, [r.id for r in runs])):
+        what = f"run {i}"
+        kind = KINDS[i // 4 % len(KINDS)] if i < 40 else "k.value"
+        assert lines.count(what) == len(run.attempts) == (3 if kind == "k.fail" else 1), (kind, what, run)
+        if kind == "k.fail":
+            assert {(a.outcome, a.error.type, a.error.message) for a in run.attempts} == {("failed", "ValueError", what)}
+            continue
+        assert run.state == "succeeded", (kind, what, run)
+        assert run.result() == (what if kind in ("k.value", "k.batch") else None)
+        assert run.attempts[0].stdout == (b"printed %s\n" % what.encode() if kind == "k.print" else b"")
+
+
+@pytest.mark.parametrize("where", ["pool", "external"])
+def test_a_run_that_kills_its_executor_makes_no_other_be_executed_again(serving, external, short_tmp, monkeypatch, where):
+    monkeypatch.setenv("PYTHONPATH", HERE)
+    ws = serving("--tasks", "kept_tasks", workers=int(where == "pool")).client()
+    if where == "external":
+        external()
+    notes = str(short_tmp / "notes")
+    check_executed_once(ws, notes, *enqueue_around(ws, "k.kill", notes))
+
+
+def test_a_server_that_is_killed_finds_what_its_executor_had_finished(serving, short_tmp, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", HERE)
+    server = serving("--tasks", "kept_tasks")
+    notes = str(short_tmp / "notes")
+    runs, killing = enqueue_around(server.client(), "k.kill_server", notes)
+    assert server.process.wait(60) == -signal.SIGKILL
+    check_executed_once(serving("--tasks", "kept_tasks").client(), notes, runs, killing)
+
+
+@pytest.fixture
+def end(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", HERE)
+    made = Scripted(tmp_path, ["kept_tasks"])
+    yield made
+    made.close()
+
+
+def told(end, token):
+    """(outcome, start, end, result) of a token, as reported or as found after the death."""
+    if token in end.ended:
+        return end.ended[token]
+    outcome, start, ended, result = end.gone[0].ended[token]
+    return outcome, start, ended, result or None
+
+
+def test_a_dead_executor_s_batch_is_told_of_row_by_row(end, tmp_path):
+    notes = str(tmp_path / "notes")
+    end.idle()
+    tokens = [end.give(kind, notes, kind) for kind in KINDS]
+    killer = end.give("k.kill", notes, "killer")
+    behind = end.give("k.value", notes, "behind")
+    end.until(lambda: end.gone, "the exit")
+    assert end.gone[0].started_token == killer
+    assert {killer, behind}.isdisjoint(end.gone[0].ended)
+    rows = [told(end, token) for token in tokens]
+    assert [row[0] for row in rows] == [1, 1, 2, 1, 1]
+    assert [(row[3] or {}).get("value") for row in rows] == [msgpack.packb("k.value"), None, None, None, msgpack.packb("k.batch")]
+    assert rows[1][3] is None
+    assert (rows[2][3]["type"], rows[2][3]["message"]) == ("ValueError", "k.fail")
+    assert rows[3][3] == {"stdout": b"printed k.print\n"}
+    times = [t for row in rows for t in row[1:3]]
+    assert times == sorted(times)
+    assert 0 < times[-1] - times[0] < 60_000_000
+
+
+def test_a_batch_handler_that_kills_has_ended_for_none_of_its_runs(end, tmp_path):
+    notes = str(tmp_path / "notes")
+    end.idle()
+    before = end.give("k.value", notes, "before")
+    inside = [end.give("k.kill_batch", notes, str(i)) for i in range(3)]
+    end.until(lambda: end.gone, "the exit")
+    assert told(end, before)[3] == {"value": msgpack.packb("before")}
+    assert set(inside).isdisjoint(end.gone[0].ended)
+
+
+def test_results_that_fill_the_log_are_reported_on_the_way(end, tmp_path):
+    notes = str(tmp_path / "notes")
+    end.idle()
+    tokens = [end.give(kind, notes, "") for kind in ("k.big", "k.none") for _ in range(2 * RESULT_BYTES // 40_000)]
+    tokens += [end.give("k.big", notes, "") for _ in range(3)]
+    end.give("k.kill", notes, "killer")
+    end.until(lambda: end.gone, "the exit")
+    big = {"value": msgpack.packb(b"x" * 40_000)}
+    half = 2 * RESULT_BYTES // 40_000
+    assert [told(end, t)[3] for t in tokens] == [big] * half + [None] * half + [big] * 3
+    assert len(Path(notes).read_text().splitlines()) == len(tokens) + 1
+
+
+def test_what_user_code_has_scribbled_on_counts_for_nothing():
+    area = memoryview(bytearray(AREA_BYTES))
+    kept = Kept(area)
+    kept.begin(b"".join((FIRST + i).to_bytes(8, "little") for i in range(4)), 0, 0)
+    for row in range(4):
+        assert kept.put(row, {"value": b"?"})
+        assert kept.put(row, {"value": b"%d" % row})
+        kept.ended_ns[row] = 1_000 * (row + 1)
+    assert {t: e.result["value"] for t, e in kept.read().items()} == {FIRST + i: b"%d" % i for i in range(4)}
+    assert [e.ended_us for e in kept.read().values()] == [1, 2, 3, 4]
+    kept.outcome[0] = Outcome.LOST
+    kept.ended_ns[1] = 0
+    assert list(kept.read()) == [FIRST + 2, FIRST + 3]
+    results = area[HEAD_BYTES + 17 * ROWS_MAX :]
+    for spoilt in (0xC1, 0x93, 0x90, 0x01, 0xDB):
+        results[0] = spoilt
+        assert kept.read() == {}
+    results[0] = 0x92
+    assert list(kept.read()) == [FIRST + 2, FIRST + 3]
+    kept.clear()
+    assert kept.read() == {}
