@@ -99,6 +99,8 @@ class Actor(TimeActions):
         elif self.rng.random() < 0.2:
             args["at_us"] = self.world.wall_us + self.rng.randint(-50, 100) * US
         self.world.command("enqueue", args)
+        for verb, more in self.definitions.chains.commands(self.definitions.jobs()):
+            self.world.command(verb, more)
 
     def act_cancel(self):
         w = self.world
@@ -135,7 +137,10 @@ class Actor(TimeActions):
 
     def act_report(self):
         w = self.worker()
-        if w:
+        if w and self.definitions.chains.dies():
+            self.world.report(w, picks=[t for t in w.held if w.held[t].entered], outcome=2)
+            self.world.command("redrive", {"match": "*", "ids": None})
+        elif w:
             entered = [t for t in w.held if w.held[t].entered]
             self.world.report(w, picks=self.rng.sample(entered, self.rng.randint(0, len(entered))))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sim_chains import ChainDraws
+
 from wheelsched import Call, Catchup, Cron, Every, Overlap, Retry
 from wheelsched.definition import given_from_api
 from wheelsched.errors import InvalidArgumentError
@@ -22,6 +24,7 @@ class Definitions:
     def __init__(self, world):
         self.world = world
         self.rng = world.rng
+        self.chains = ChainDraws(world.seed, NAMES, TASKS, ATTEMPTS_MAX)
         features = ("jitter", "pause_after", "late", "after", "union", "calendar", "zones", "wide", "max_runs")
         self.features = {f for f in features if self.rng.random() < 0.5}
         if world.change_us is not None:
@@ -61,7 +64,12 @@ class Definitions:
         if "calendar" in have and self.calendars() and r.random() < 0.6:
             known = self.calendars()
             p["calendar"] = r.sample(known, r.randint(1, len(known)))
-        return p
+        return p | self.chains.hooks(name, self.jobs())
+
+    def jobs(self):
+        """Names of jobs that are there, as far as anybody knows."""
+        state = self.world.engine.state
+        return [name for name in NAMES if state.find_job(name.encode()) is not None]
 
     def calendars(self):
         """Names of calendars that are there, as far as anybody knows."""

@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
+from sim_chains import ChainRules
 from sim_oracle import DAY_US, Plan, blocked, local
 from sim_rules import Rules
 
@@ -50,10 +51,11 @@ class Watched:
         return "after" if schedule.get("after_completion") else schedule["kind"]
 
 
-class Judge(Rules):
+class Judge(Rules, ChainRules):
     """Replays durable records and collects what is owed and what was decided."""
 
     def __init__(self, version="z1"):
+        super().__init__()
         self.state = State()
         self.version = version
         self.jobs: dict[bytes, Watched] = {}
@@ -88,6 +90,7 @@ class Judge(Rules):
         after = getattr(self, "_" + name, None)
         if after:
             after(f, result)
+        self.ends(kind, f)
         self.newest = max(self.newest, f.get("at", 0), f.get("wall", 0))
         self.counts[name] += 1
 

@@ -104,13 +104,14 @@ class Rules:
     # Moves, skips, backfills, alarms
 
     def _enqueue(self, f, _):
+        self.members_made(f)
         for i, row in enumerate(f["job"].tolist()):
             trigger, nominal, due = int(f["trigger"][i]), int(f["nominal"][i]), int(f["due"][i])
             run_id = f["id"][16 * i : 16 * i + 16]
             name = self.names[row]
             job = self.jobs[name]
             if trigger == Trigger.CHAIN:
-                self.untold.discard(name.decode())
+                self.chain_made(name.decode(), f["payload"][i])
             if trigger not in OWN:
                 continue
             assert run_id == scheduled_run_id(name, nominal), f"{name}: a run of {nominal} has another id than its schedule gives it"
@@ -153,6 +154,7 @@ class Rules:
         gone = {t for t in self.untold if self.jobs.get(t.encode()) is None or self.jobs[t.encode()].state == JobState.DELETED}
         assert not self.untold - gone, f"alarms were not raised: {sorted(self.untold)}"
         self.untold.clear()
+        self.chains_at_batch_end()
         for job in [self.jobs[name] for name in self.failing if name in self.jobs]:
             wanted = job.wire.get("pause_after")
             assert not wanted or job.dead < wanted or job.state != JobState.ACTIVE, f"{job.name}: {job.dead} dead runs, and pause_after {wanted} did nothing"

@@ -73,6 +73,7 @@ class World:
     """Everything outside of the engine, drawn from one seed."""
 
     def __init__(self, seed, *, check_each=False, recover=None):
+        self.seed = seed
         self.rng = random.Random(seed)
         self.rare = random.Random(~seed)  # of what workers rarely say: the rest of a seed's story is drawn as ever
         self.recover = recover or state.recover
@@ -267,6 +268,9 @@ class World:
             cmd.done, cmd.answer, cmd.decided_us = True, reply.result, decided_us
         if cmd.verb in ("enqueue", "trigger"):
             self.acked_runs.add(bytes.fromhex(reply.result["id"]))
+        if cmd.verb == "group":
+            ids = reply.result["id"]
+            self.acked_runs |= {bytes.fromhex(reply.result["run"]["id"]), *(ids[i : i + 16] for i in range(0, len(ids), 16))}
         self.acked_rids[cmd.args["rid"]] = cmd
 
     # Workers

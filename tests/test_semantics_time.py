@@ -133,6 +133,20 @@ def test_tzdata_02_a_midnight_is_not_repeated(world, monkeypatch):
     assert world.client.why("midnight", at("2026-03-31T23:00")).disposition == "tzdata_moved"
 
 
+def test_tzdata_02_what_was_missed_has_its_row_though_max_runs_is_used_up(world, monkeypatch):
+    """A moved occurrence was the last one that max_runs allows; others passed while the server was down, until it came with other data."""
+    other_zones(monkeypatch, world, "z1")
+    world.client.put("hourly", Call("ok"), Cron("30 * * * *", tz="Europe/Berlin"), max_runs=1)
+    missed, moved = world.client.next("hourly", 2)
+    world.client.move("hourly", moved, moved + timedelta(days=1))
+    monkeypatch.setattr("wheelsched.testing.load_zone", lambda name: zone_data(name, "z2"))
+    monkeypatch.setattr("wheelsched.testing.ZONE_VERSION", "z2")
+    world.crash(down="40m")
+    world.advance(0)
+    assert "was skipped: max_runs was used up" in world.client.why("hourly", missed).text
+    assert world.client.get("hourly").state == "finished"
+
+
 @pytest.mark.parametrize("zone", ["+02:00", "UTC+2", "GMT-5", "CEST", ""])
 def test_tzdata_04(world, zone):
     with pytest.raises(WheelschedError):

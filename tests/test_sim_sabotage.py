@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from sim import simulate
 
-from wheelsched import admin_commands, alarms, commands, due, engine, keeper, misfire, overlap, put, specs
+from wheelsched import admin_commands, alarms, chains, commands, due, engine, groups, keeper, misfire, overlap, put, specs, state
 from wheelsched.errors import WheelschedError
-from wheelsched.model import MS, US
+from wheelsched.model import MS, US, RunState
 
 
 def calendar_rows_left_out(patch):
@@ -136,9 +136,68 @@ def catch_up_counts_wrong(patch):
     patch.setattr(misfire, "_choose", choose)
 
 
+def hooks_forgotten(patch):
+    """An ending triggers nothing."""
+    patch.setattr(chains, "ended", lambda *_: None)
+
+
+def dead_letters_told_again(patch):
+    """That a dead letter was told of is not remembered."""
+    real = engine.Engine.record
+    patch.setattr(engine.Engine, "record", lambda self, kind, fields: None if kind == "CHAINED" else real(self, kind, fields))
+
+
+def a_cancel_taken_for_a_failure(patch):
+    """on_failure is called for what somebody cancelled, too."""
+    real = chains.hooks_of
+    patch.setattr(chains, "hooks_of", lambda f: ("on_failure",) if f["state"] == RunState.CANCELLED else real(f))
+
+
+def groups_left_open(patch):
+    """Nobody looks whether the last member has ended."""
+    patch.setattr(groups, "end", lambda _: None)
+
+
+def groups_end_early(patch):
+    """The run behind does not wait for the last member."""
+
+    def early(self):
+        return [number for number, group in self.groups.items() if group.left <= 1]
+
+    def end(self, f):
+        self._ended = early(self)
+        real(self, f)
+
+    real = state.State._group_end
+    patch.setattr(state.State, "ended_groups", early)
+    patch.setattr(state.State, "_group_end", end)
+
+
+def groups_go_on_regardless(patch):
+    """`when` is not looked at."""
+    real = state.State._group
+
+    def careless(self, f):
+        real(self, f)
+        self.groups[f["number"]].needs_all = False
+
+    patch.setattr(state.State, "_group", careless)
+
+
+def members_counted_wrong(patch):
+    """A dead letter counts as cancelled."""
+    real = state.State._leave_groups
+
+    def leave(self):
+        self.runs.left[:] = [(n, RunState.CANCELLED if how == RunState.DEAD else how) for n, how in self.runs.left]
+        real(self)
+
+    patch.setattr(state.State, "_leave_groups", leave)
+
+
 SABOTAGE = [  # with what the world says to it, and a seed that has met it: searched from there on
     (calendar_rows_left_out, "(calendar) disappeared", 10),
-    (zone_changes_left_out, "(dst_", 39),
+    (zone_changes_left_out, "(dst_", 82),
     (jitter_past_the_next, "is spread to", 22),
     (backfill_ignores_history, "a second run record", 81),
     (superseded_without_a_row, "of the old schedule still waits", 4),
@@ -153,6 +212,13 @@ SABOTAGE = [  # with what the world says to it, and a seed that has met it: sear
     (nobody_told, "alarms were not raised", 8),
     (release_forgets, "disappeared", 2),
     (catch_up_counts_wrong, "`missed` and the ledger disagree", 2),
+    (hooks_forgotten, "hooks were not called", 3),
+    (dead_letters_told_again, "a second run for the", 183),
+    (a_cancel_taken_for_a_failure, "and it should not", 47),
+    (groups_left_open, "nothing came of it", 7),
+    (groups_end_early, "ends before its members", 7),
+    (groups_go_on_regardless, "and its run is", 15),
+    (members_counted_wrong, "tells of", 15),
 ]
 
 

@@ -84,7 +84,8 @@ class _Moved:
         before = jobs["next_us"].copy()
         base = owed_after(engine, jobs)
         following = specs.next(jobs["spec"].copy(), jobs["param_us"].copy(), base)
-        following[jobs["fired"] >= specs.max_runs[jobs["spec"]]] = NEVER
+        over = jobs["fired"] >= specs.max_runs[jobs["spec"]]
+        following[over & (following > engine.now.wall_us)] = NEVER  # what is past has its row in the ledger first
         moved = following != before
         if moved.any():
             retime(engine, rows[moved], jobs[moved], following[moved])
