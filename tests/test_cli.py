@@ -308,6 +308,13 @@ def test_run_wait_get_cancel(server):
         assert part in text
     assert not set(text) & {"\x1b", "\x07"}
     assert json.loads(server("run", "get", RUN_ID, "-o", "json").stdout)["attempts"][0]["outcome"] == "failed"
+    waiting = {"reason": "queue q is paused", "rank": 3, "expected_us": 1_795_957_200_000_000}
+    server.answers["run"] = wire_run("queued", waiting=waiting)
+    text = server("run", "get", RUN_ID).stdout
+    for part in ("queue q is paused", "place in its queue  3", "expected to start", "2026-11-29 14:00:00 +01:00"):
+        assert part in text
+    told = json.loads(server("run", "get", RUN_ID, "-o", "json").stdout)["waiting"]
+    assert told == {"reason": "queue q is paused", "rank": 3, "expected_at": "2026-11-29T13:00:00.000000Z"}
     assert "cancelled" in server("run", "cancel", RUN_ID).stdout
     assert server("run", "get", "nonsense").exit_code == 2
 

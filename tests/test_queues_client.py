@@ -165,6 +165,8 @@ def test_limits_hold_over_a_kill_with_a_pool(short_tmp):
             spans = sorted((r.refresh().started_at, r.ended_at) for r in group)
             assert all(end <= start for (_, end), (start, _) in pairwise(spans)), spans
         assert ws.run(held.id).state == "queued"
+        told = ws.run(held.id).waiting
+        assert (told.reason, told.rank, told.expected_at) == ("queue held is paused", 1, None)
         assert ws.queue_resume("held").paused is False
         assert ws.run(held.id).result(timeout=30) == 1
         held = ws.enqueue(Call("t.echo", 2), queue="held", delay="1h")

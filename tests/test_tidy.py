@@ -26,7 +26,7 @@ HOUSE = [
     (3, False, "journal journal_* postgres pool executors process worker wire crew execution external tasks hooks builtin builtin_*"),
     (3, False, "__init__ client client_runs aclient aclient_runs session transport atransport"),
     (4, True, "testing inline"),
-    (2, True, "trail events*"),
+    (2, True, "trail events* waiting"),
     (3, True, "verbs_events views_events verbs_dead"),
     (4, True, "testing_reads"),
     (4, False, "server* boot clock connections grants keeper testing_plugin"),

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from .staging import Applied
     from .tasks import current_run, task
     from .verdicts import Cancel, NotRetried, RetryAfter, Snooze
-    from .views import Attempt, JobInfo, PutResults, RunError
+    from .views import Attempt, JobInfo, PutResults, RunError, Waiting
     from .views_queues import QueueInfo
     from .views_runs import Enqueued, EnqueueResults, Group
     from .views_time import Backfill, Calendar, Hold, JobChange, TzDiff, Why
@@ -99,6 +99,7 @@ __all__ = [
     "TzDiff",
     "UnavailableError",
     "UnimplementedError",
+    "Waiting",
     "WheelschedError",
     "Why",
     "__version__",
@@ -122,7 +123,7 @@ _FROM = {
     "schedule": ("At", "Cron", "Every", "Manual"),
     "tasks": ("current_run", "task"),
     "verdicts": ("Cancel", "NotRetried", "RetryAfter", "Snooze"),
-    "views": ("Attempt", "JobInfo", "PutResults", "RunError"),
+    "views": ("Attempt", "JobInfo", "PutResults", "RunError", "Waiting"),
     "views_queues": ("QueueInfo",),
     "views_runs": ("EnqueueResults", "Enqueued", "Group"),
     "views_time": ("Backfill", "Calendar", "Hold", "JobChange", "TzDiff", "Why"),

@@ -157,7 +157,9 @@ worker, snoozed (attempts that were snoozed and not counted), result, missed, un
 disposition (text, as in a fate), blocking (run id or nil: the run that it had to give way to), attempts [{attempt, token, worker,
 started_us, ended_us, outcome, result}], stale [{token, worker, outcome, at_us}] (completions that were refused), progress and
 heartbeat_us (of the open attempt, as its own code told; or nil).
-progress of a run that waits for its group tells how many have ended.
+progress of a run that waits for its group tells how many have ended. The answer to `run` has one key more, waiting: nil, or of an open
+run that no worker has {reason (text), rank (1 is next in its queue; nil: not queued, or beyond the first 10,000), expected_us (of its
+start, if all goes on as measured and nothing else comes; nil: that can't be said)}.
 `result` is a map or nil: {value: bin (a MessagePack value), stdout: bin, stderr: bin, stdout_cut, stderr_cut (bytes left out), type,
 message, traceback (these three after a failure), retry (false: a failure that no further attempt can mend), reason (text, of a cancel or
 a snooze), retry_us, snooze_us, cpu_us (user and system), max_rss (bytes)}.

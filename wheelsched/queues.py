@@ -66,9 +66,9 @@ class Bucket:
         self.since_us = now_us
         return self.units // self.per_us
 
-    def next_us(self) -> int:
-        """When there is one, if there is none now."""
-        return self.since_us + -(-(self.per_us - self.units) // self.count)
+    def next_us(self, n: int = 1) -> int:
+        """When there are so many, if there are fewer now."""
+        return self.since_us + -(-(n * self.per_us - self.units) // self.count)
 
 
 def _bucket(rate: str, burst: int | None, since_us: int) -> Bucket:
@@ -236,27 +236,46 @@ class Limits:
             what = self._state.line_of[line]
             if what.queue not in reasons:
                 reasons[what.queue] = self._holding(what.queue, now_us)
-            reason = reasons[what.queue] or self._narrow(what, key_leased, job_leased, now_us)
+            reason = reasons[what.queue] or self._narrow(what, key_leased, job_leased, now_us, "their concurrency keys have")
             if reason is not None:
                 place = what.task, what.queue, reason
                 found[place] = found.get(place, 0) + waiting
         return [{"task": task, "queue": queue, "runs": n, "reason": reason} for (task, queue, reason), n in sorted(found.items())]
 
-    def _narrow(self, line: Line, key_leased: int, job_leased: int, now_us: int) -> str | None:
-        """What holds back the runs of one key or job."""
+    def _narrow(self, line: Line, key_leased: int, job_leased: int, now_us: int, keys: str) -> str | None:
+        """What holds back the runs of one key or job; `keys`: how a key is called."""
         if line.job and job_leased >= line.job_most:
             return f"job {display_name(line.job)} has {job_leased} runs leased, its concurrency is {line.job_most}"
-        return self._key_reason(line.queue, line.key, key_leased, now_us) if line.key else None
-
-    def _key_reason(self, queue: str, key: str, leased: int, now_us: int) -> str | None:
-        settings = self._state.queues.get(queue, {})
+        if not line.key:
+            return None
+        queue, settings = line.queue, self._state.queues.get(line.queue, {})
         most = settings.get("key_concurrency", 1)
-        if leased >= most:
-            return f"their concurrency keys have all that key_concurrency of queue {queue} allows ({most})"
-        bucket = self._key_rates.get((queue, key))
+        if key_leased >= most:
+            return f"{keys} all that key_concurrency of queue {queue} allows ({most})"
+        bucket = self._key_rates.get((queue, line.key))
         if bucket is not None and bucket.tokens(now_us) <= 0:
             return f"queue {queue} starts {settings['key_rate']} of a concurrency key"
         return None
+
+    # What one run waits for, see `waiting`
+
+    def ahead(self, row: int, tasks: frozenset[str], queue: str, most: int, wall_us: int) -> tuple[NDArray[np.uint32], bool]:
+        """(the runs of these tasks that go before one in its queue, were there no limits; True), or (the first `most`, False)."""
+        self._look(tasks, frozenset({queue}), unlimited=True)
+        return self._ready.before(row, most, wall_us)
+
+    def holds(self, line: Line, key_leased: int, job_leased: int, now_us: int) -> str | None:
+        """What holds back one run of this line now, if it is a limit."""
+        key = f"concurrency key {line.key!r} has"
+        return self._holding(line.queue, now_us) or self._narrow(line, key_leased, job_leased, now_us, key)
+
+    def token_in_us(self, line: Line, rank: int, key_rank: int, now_us: int) -> int:
+        """How long until the rates let the run of this rank in its queue, and in its key, go."""
+        waits = [0]
+        for bucket, place in ((self._rates.get(line.queue), rank), (self._key_rates.get((line.queue, line.key)), key_rank)):
+            if bucket is not None and bucket.tokens(now_us) < place:
+                waits.append(bucket.next_us(place) - now_us)
+        return max(waits)
 
 
 # Verbs

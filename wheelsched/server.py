@@ -15,7 +15,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from . import dead, protocol, reads, sessions
+from . import dead, protocol, reads, sessions, waiting
 from .clock import Clock, WallTimer
 from .connections import HALF_FRAME_US, Connection, Listener, out_of_descriptors, peer
 from .errors import InternalError, StorageFullError, UnavailableError, WheelschedError
@@ -400,7 +400,7 @@ class Server:
             return self._stats()
         if verb == "runs":
             return self.keeper.runs_page(state, args, self.engine.running)
-        return self.keeper.run(state, args, self.engine.running)
+        return waiting.told(self.engine, self.keeper.run(state, args, self.engine.running))
 
     def _stats(self) -> dict[str, Any]:
         now = self.clock.now()

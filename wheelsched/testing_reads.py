@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from . import dead, history, reads
+from . import dead, history, reads, waiting
 from .errors import NotFoundError
 from .events import Pager, Wanted
 from .forecast import forecast_now
@@ -37,7 +37,7 @@ def look_up(engine: Engine, journal: MemoryJournal, verb: str, args: dict[str, A
         after = args.get("after")
         blocks = journal.history_blocks(after[0] if after is not None and after[0] >= 0 else 0)
         return history.runs_page(state, blocks, args, running, min(args.get("limit") or PAGE_MAX, PAGE_MAX))
-    return _run(engine, journal, parse_run_id(args.get("id")), running)
+    return waiting.told(engine, _run(engine, journal, parse_run_id(args.get("id")), running))
 
 
 def _run(engine: Engine, journal: MemoryJournal, run_id: bytes, running: Live) -> dict[str, Any]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from .schedule import Schedule
 
-__all__ = ["Attempt", "JobInfo", "PutResults", "RunError", "RunInfo", "plain", "rfc3339"]
+__all__ = ["Attempt", "JobInfo", "PutResults", "RunError", "RunInfo", "Waiting", "plain", "rfc3339"]
 
 T = TypeVar("T")
 
@@ -204,6 +204,19 @@ class Attempt(_HasResult):
         return f"<Attempt {self.attempt} {self.outcome or 'open'}>"
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What holds back an open run that no worker has."""
+
+    reason: str
+    rank: int | None  # its place in its queue, 1 is next; None: not queued, or beyond the first 10,000
+    expected_at: datetime | None  # a start, if all goes on as measured and nothing else comes; None: that can't be said
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {"reason": self.reason, "rank": self.rank, "expected_at": rfc3339(self.expected_at)}
+
+
 class RunInfo(_HasResult):
     """A run as the server knew it when it answered. Final states: succeeded, dead, cancelled, skipped."""
 
@@ -255,6 +268,12 @@ class RunInfo(_HasResult):
         ]
 
     @property
+    def waiting(self) -> Waiting | None:
+        """What it waits for, as `Client.run` and `refresh` tell it; None for a run that a worker has or that has ended, and in listings."""
+        raw = self._raw.get("waiting")
+        return None if raw is None else Waiting(raw["reason"], raw["rank"], to_datetime(raw["expected_us"]))
+
+    @property
     def existing(self) -> bool:
         """Of an answer to enqueue or trigger: whether the run was there before, by its key or identity, and none was made."""
         return bool(self._raw.get("existing"))
@@ -296,6 +315,7 @@ class RunInfo(_HasResult):
             out[name] = getattr(self, name)
         for name in ("scheduled_at", "created_at", "queued_at", "started_at", "ended_at", "next_at", "heartbeat_at", "until"):
             out[name] = rfc3339(getattr(self, name))
+        out["waiting"] = None if self.waiting is None else self.waiting.to_dict()
         stale = [{**s, "at": rfc3339(s["at"])} for s in self.stale]
         return {**out, **self._result_dict(), "stale": stale, "attempts": [attempt.to_dict() for attempt in self.attempts]}
 

@@ -153,6 +153,7 @@ def _page(r: Run, times: Times, tz: str) -> Iterator[str]:
         ("gave way to run", r.blocking or ""),
         ("task", r.task or ""), ("queue", r.queue or ""), ("scheduled", times.show(r.scheduled_at, tz)),
         ("recorded", times.show(r.created_at, tz)), ("queued", times.show(r.queued_at, tz)), ("next", due),
+        *_waits(r, times, tz),
         ("snoozed", f"{r.snoozed} times" if r.snoozed else ""),
         ("stands also for", f"{r.missed} missed occurrences" if r.missed else ""), ("value", _value(r)),
         ("progress", r.progress or ""),
@@ -162,6 +163,15 @@ def _page(r: Run, times: Times, tz: str) -> Iterator[str]:
     for attempt in r.attempts:
         yield ""
         yield from _attempt(attempt, times, tz)
+
+
+def _waits(r: Run, times: Times, tz: str) -> Iterator[tuple[str, str]]:
+    if r.waiting is not None:
+        expected = r.waiting.expected_at
+        yield "waits", r.waiting.reason
+        yield "place in its queue", str(r.waiting.rank or "")
+        if expected is not None and expected != r.next_at:
+            yield "expected to start", f"{times.show(expected, tz)}, {relative(expected, shell().now)}"
 
 
 def _value(r: Run) -> str:
