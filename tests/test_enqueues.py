@@ -1,19 +1,12 @@
-"""enqueue with an identity, enqueue_many, cancel by filter, and the outbox of README."""
+"""enqueue with an identity, enqueue_many, cancel by filter."""
 
 from __future__ import annotations
 
-import inspect
-import sqlite3
-from itertools import count
-from pathlib import Path
-
-import numpy as np
 import pytest
 from engine_bench import FAILED, OK, Bench, at
 
 from wheelsched import Call, Enqueue, FailedPreconditionError, InvalidArgumentError, Manual, NotFoundError, PayloadError, cancels
-from wheelsched.errors import UnavailableError
-from wheelsched.model import FRAME_JOBS_MAX, KEY_MAX, RunState
+from wheelsched.model import FRAME_JOBS_MAX, KEY_MAX
 from wheelsched.protocol import Request
 from wheelsched.state import State
 from wheelsched.turn import Incoming
@@ -321,104 +314,6 @@ def test_the_client_takes_an_id_or_filters():
     sim.finish(sim.lease(), OK)
     with pytest.raises(FailedPreconditionError, match="succeeded already"):
         sim.client.cancel(done.id)
-
-
-# The outbox
-
-
-def relay(db, ws, limit=100):
-    """Hand what is in the outbox to the scheduler, in order, and take it out."""
-    rows = db.execute("SELECT id, task, args FROM outbox ORDER BY id LIMIT ?", (limit,)).fetchall()
-    if rows:
-        ws.enqueue_many([Enqueue(Call(task, args), key=f"outbox:{row}") for row, task, args in rows])
-        with db:
-            db.executemany("DELETE FROM outbox WHERE id = ?", [(row,) for row, _, _ in rows])
-    return len(rows)
-
-
-class Dies(Exception):
-    """The relay is killed here."""
-
-
-class Fragile:
-    """A client and a database whose user dies after so many steps: a call to either is a step, and one that is just done is one too."""
-
-    def __init__(self, db, client, steps):
-        self.db, self.client, self.left = db, client, steps
-
-    def step(self):
-        self.left -= 1
-        if self.left < 0:
-            raise Dies
-
-    def execute(self, *args):
-        self.step()
-        found = self.db.execute(*args)
-        self.step()
-        return found
-
-    def executemany(self, *args):
-        self.step()
-        self.db.executemany(*args)
-        self.step()
-
-    def enqueue_many(self, calls):
-        self.step()
-        self.client.enqueue_many(calls)
-        self.step()
-
-    def __enter__(self):
-        return self.db.__enter__()
-
-    def __exit__(self, kind, *rest):
-        if kind is None:
-            try:
-                self.step()
-            except Dies as e:
-                self.db.rollback()
-                raise Dies from e
-        return self.db.__exit__(kind, *rest)
-
-
-def test_readme_shows_this_relay():
-    readme = Path(__file__).resolve().parent.parent / "README.md"
-    if not readme.is_file():
-        pytest.skip("no checkout here: only the tests were copied")
-    lines = [line.split("  #")[0].rstrip() for line in readme.read_text().splitlines()]
-    body = inspect.getsource(relay).splitlines()[2:]
-    assert "\n".join(body) in "\n".join(lines)
-
-
-def test_the_outbox_makes_exactly_one_run_for_each_row_wherever_the_relay_dies():
-    sim = Bench()
-    db = sqlite3.connect(":memory:")
-    db.execute("CREATE TABLE orders (n INTEGER)")
-    db.execute("CREATE TABLE outbox (id INTEGER PRIMARY KEY AUTOINCREMENT, task TEXT, args TEXT)")
-    deaths, orders = 0, count()
-    for steps in range(9):
-        for _ in range(3):
-            n = next(orders)
-            with db:  # the user's transaction: both or none
-                db.execute("INSERT INTO orders VALUES (?)", (n,))
-                db.execute("INSERT INTO outbox (task, args) VALUES ('t', ?)", (f"order {n}",))
-        with pytest.raises(UnavailableError), db:
-            db.execute("INSERT INTO outbox (task, args) VALUES ('t', 'taken back')")
-            raise UnavailableError("the order failed")
-        broken = Fragile(db, sim.client, steps)
-        try:
-            relay(broken, broken)
-        except Dies:
-            deaths += 1
-        if steps % 2:
-            sim.crash(down="25h" if steps == 5 else 0)
-    assert deaths >= 6
-    while relay(db, sim.client, limit=4):
-        pass
-    runs = sim.engine.state.runs
-    rows = np.array([r for r in runs.slots() if runs.gather(np.array([r], np.uint32))["state"][0] == RunState.QUEUED], np.uint32)
-    payloads = sorted(runs.blobs(int(r))[0] for r in rows)
-    assert len(payloads) == len(set(payloads)) == next(orders) == 27
-    assert db.execute("SELECT count(*) FROM outbox").fetchone() == (0,)
 
 
 def test_schedules_of_jobs_are_no_business_of_enqueue_many():
