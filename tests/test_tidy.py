@@ -27,7 +27,8 @@ HOUSE = [
     (3, False, "__init__ client client_runs aclient aclient_runs session transport atransport"),
     (4, True, "testing inline"),
     (2, True, "trail events* waiting"),
-    (3, True, "verbs_events views_events verbs_dead"),
+    (3, True, "verbs_events views_events verbs_dead verbs_logs"),
+    (0, True, "tape"),
     (4, True, "testing_reads"),
     (4, False, "server* boot clock connections grants keeper testing_plugin"),
     (5, False, "__main__ cli cli.* web web.* demo bench"),
@@ -39,7 +40,7 @@ OWNERS = {"lmdb": "journal*", "psycopg": "postgres"}
 BANNED = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "multiprocessing"}
 LIGHT = ["__init__", "client", "aclient", "bulk", "worker", "tasks", "hooks", "session", "transport", "atransport", "verbs", "verbs_time", "views",
          "views_time", "views_forecast", "verbs_queues", "views_queues", "verbs_runs", "views_runs", "bulk_runs", "client_runs", "aclient_runs",
-         "verbs_events", "views_events", "verbs_dead"]
+         "verbs_events", "views_events", "verbs_dead", "verbs_logs"]
 HEAVY = ["engine*", "state*", "journal*", "memory_journal", "postgres", "commands", "workers", "reads", "history",
          "server*", "_[a-z]*"]
 NO_CALLS = re.compile(r"(?:open|print|input|(?:.*\.)?date(?:time)?\.(?:now|utcnow|today))$")  # in a pure module

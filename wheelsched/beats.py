@@ -12,9 +12,10 @@ from .arguments import column
 from .endings import end_attempts
 from .errors import InvalidArgumentError
 from .live import Beat
-from .model import CHECKPOINT_MAX, KILL_GRACE_US, NEVER, PROGRESS_MAX, US, Outcome
+from .model import CHECKPOINT_MAX, KILL_GRACE_US, NEVER, OUTPUT_MAX, PROGRESS_MAX, US, Outcome
 from .records import Blobs
 from .sessions import session_of
+from .tape import STREAMS
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -36,6 +37,7 @@ def heartbeat(engine: Engine, cmd: Incoming) -> bytes:
     checkpoints = _sparse(args, "checkpoint", n, bytes, CHECKPOINT_MAX)
     for data in checkpoints.values():
         _check_value(data)
+    outputs = _outputs(args, n)
     session.lease_until_us = engine.now.mono_us + engine.lease_us if session.kind == "external" else NEVER
     rows, verdict = engine.state.runs.held(ids, token)
     held = np.flatnonzero(verdict == 1)
@@ -51,6 +53,9 @@ def heartbeat(engine: Engine, cmd: Incoming) -> bytes:
         own = i in progress or i in checkpoints
         if started[i] or own:
             _keep(engine, int(token[i]), ids[16 * i : 16 * i + 16], progress.get(i), limit, own=own)
+    for i in held.tolist() if outputs else ():
+        if i in outputs:
+            engine.running.printed(int(token[i]), outputs[i])
     asked = fields["flags"] & 1
     return protocol.encode_ok(cmd.request.id, {
         "cancel": held[asked > 0].tolist(), "stale": np.flatnonzero(verdict != 1).tolist(),
@@ -98,7 +103,7 @@ def end_silent(engine: Engine) -> None:
     live.wake_us = min((beat.due_us for beat in live.beats.values()), default=NEVER)
 
 
-def _sparse(args: dict[str, Any], name: str, n: int, kind: type[str | bytes], limit: int) -> dict[int, Any]:
+def _sparse(args: dict[str, Any], name: str, n: int, kind: type[str | bytes | dict[str, Any]], limit: int) -> dict[int, Any]:
     """A sparse list of [row, value] pairs as a map. InvalidArgumentError for rows that are not there and values over their limit."""
     pairs = args.get(name)
     if not isinstance(pairs, list | None):
@@ -112,6 +117,21 @@ def _sparse(args: dict[str, Any], name: str, n: int, kind: type[str | bytes], li
             unit = "bytes" if kind is bytes else "characters"
             raise InvalidArgumentError(f"heartbeat: {name} of {len(value)} {unit}: at most {limit} are allowed")
         found[row] = value
+    return found
+
+
+def _outputs(args: dict[str, Any], n: int) -> dict[int, dict[str, tuple[int, bytes]]]:
+    """The sparse list `output` as a map: row -> {stream: (behind how many bytes, what was printed)}."""
+    found: dict[int, dict[str, tuple[int, bytes]]] = {}
+    for row, streams in _sparse(args, "output", n, dict, len(STREAMS)).items():
+        found[row] = {}
+        for name, pair in streams.items():
+            at, data = pair if isinstance(pair, list) and len(pair) == 2 else (None, None)
+            if name not in STREAMS or type(at) is not int or not 0 <= at < 2**62 or not isinstance(data, bytes) or len(data) > OUTPUT_MAX:
+                raise InvalidArgumentError(
+                    f"heartbeat: an output is a map of stdout and stderr, each [behind how many bytes, at most {OUTPUT_MAX} bytes]"
+                )
+            found[row][name] = at, data
     return found
 
 

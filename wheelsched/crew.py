@@ -25,7 +25,7 @@ from .errors import InvalidArgumentError
 from .execution import Captures, Entered, Runner, Work, group_of
 from .hooks import Hooks, failure_of
 from .tasks import enter_run, entered_run
-from .wire import FINISH_RESULT_BYTES, FINISH_ROWS_MAX, Wire, result_size
+from .wire import FINISH_RESULT_BYTES, FINISH_ROWS_MAX, Teller, Wire, result_size
 
 if TYPE_CHECKING:
     import socket
@@ -65,6 +65,7 @@ class Place:
     def __init__(self, crew: Crew, words: memoryview) -> None:
         self.words = words
         self.output = Captures()
+        self.teller = Teller(self.output.captures)
         self.runner = Runner(crew.file, words, self.output, crew)
         self.rows: list[int] = []  # what the call stands for, cancelled ones included
         self.entered: Entered | None = None
@@ -295,9 +296,11 @@ class Crew(Wire):
     # Looking after what is in user code
 
     def _look(self) -> None:
-        """Tell coroutines to end; hand back what waits behind slow runs."""
+        """Tell what runs print, and coroutines to end; hand back what waits behind slow runs."""
         for place in self.places:
             entered = place.entered
+            if entered is not None and entered.rows:
+                self._tell_output(place, entered)
             if place.user is None or entered is None or place.told or not place.runner.told_to_end(entered.work.tokens[entered.rows[-1]]):
                 continue
             place.told = True
@@ -307,6 +310,12 @@ class Crew(Wire):
             self.learned = 0
             while self.waiting:
                 self._hand_back(self.waiting.popleft())
+
+    def _tell_output(self, place: Place, entered: Entered) -> None:
+        work, row = entered.work, entered.rows[0]
+        news = place.teller.news(work.tokens[row], work.begun_ns[row])
+        if news:
+            self.tell_output(work, row, news)
 
     def _cancel(self, place: Place, entered: Entered) -> None:
         if place.entered is entered and place.user is not None and place.user.cancel("this run was told to end"):

@@ -117,6 +117,7 @@ def end_attempts(engine: Engine, rows: NDArray[np.uint32], outcome: NDArray[np.u
     """
     back = outcome == Outcome.NOT_STARTED
     fields = engine.state.runs.gather(rows)
+    results = engine.running.with_outputs(fields["token"], results)
     engine.running.forget(fields["token"])
     asked = (fields["flags"] & 1) > 0
     deleted = engine.state.jobs.gather(np.ascontiguousarray(fields["job"]))["state"] == JobState.DELETED

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
+import msgpack
 import numpy as np
 
-from .model import NEVER
+from .model import NEVER, OUTPUT_MAX
+from .tape import Tape
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,12 +25,20 @@ class Beat:
     progress: str | None = None
 
 
+OUTPUTS_MAX: Final = 64 * 1024 * 1024  # bytes of outputs from which on
+OUTPUT_LEAST: Final = 1_024  # so many of each stream are kept
+
+
 class Live(dict[int, int]):
-    """Token whose user code was entered -> its worker, as the pool sees it. `beats`: token -> what was told on the wire."""
+    """Token whose user code was entered -> its worker, as the pool sees it. `beats`: token -> what was told on the wire. `outputs`:
+    token -> what its run has printed so far, by stream.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.beats: dict[int, Beat] = {}
+        self.outputs: dict[int, dict[str, Tape]] = {}
+        self._limits = 0  # of the tapes, together
         self.wake_us = NEVER  # monotonic; not later than the first `due_us`
 
     def see(self, running: dict[int, int]) -> Live:
@@ -39,7 +49,48 @@ class Live(dict[int, int]):
 
     def forget(self, tokens: NDArray[np.int64]) -> None:
         """These attempts have ended."""
+        for token in self._printed(tokens):
+            self._limits -= sum(tape.limit for tape in self.outputs.pop(token).values())
         if self.beats:
             known = np.fromiter(self.beats, np.int64)
             for token in known[np.isin(known, tokens)].tolist():
                 del self.beats[token]
+
+    def printed(self, token: int, output: dict[str, tuple[int, bytes]]) -> None:
+        """An attempt has printed this: by stream, behind how many bytes."""
+        tapes = self.outputs.setdefault(token, {})
+        for stream, (at, data) in output.items():
+            if stream not in tapes:
+                tapes[stream] = Tape(OUTPUT_MAX if self._limits < OUTPUTS_MAX else OUTPUT_LEAST)
+                self._limits += tapes[stream].limit
+            tapes[stream].add_at(at, data)
+
+    def output(self, token: int) -> dict[str, Any]:
+        """What an attempt has printed so far, as entries of a result map."""
+        found: dict[str, Any] = {}
+        for stream, tape in self.outputs.get(token, {}).items():
+            found[stream], cut = tape.text()
+            if cut:
+                found[f"{stream}_cut"] = cut
+        return found
+
+    def with_outputs(self, tokens: NDArray[np.int64], results: dict[int, bytes]) -> dict[int, bytes]:
+        """Results by place, with the outputs of those attempts that ended without telling theirs: their worker is gone, or was killed."""
+        known = self._printed(tokens)
+        if not known:
+            return results
+        results = dict(results)
+        for i in np.flatnonzero(np.isin(tokens, known)).tolist():
+            told = msgpack.unpackb(results[i], raw=False) if i in results else {}
+            output = self.output(int(tokens[i]))
+            missing = {name: value for name, value in output.items() if name.removesuffix("_cut") not in told}
+            if missing:
+                results[i] = msgpack.packb({**told, **missing}, use_bin_type=True)
+        return results
+
+    def _printed(self, tokens: NDArray[np.int64]) -> list[int]:
+        if not self.outputs:
+            return []
+        known = np.fromiter(self.outputs, np.int64)
+        found: list[int] = known[np.isin(known, tokens)].tolist()
+        return found

@@ -26,12 +26,12 @@ import select
 import signal
 import threading
 import time
-from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from .kept import AREA_BYTES, Kept
 from .model import OUTPUT_MAX, US
+from .tape import Tape
 
 if TYPE_CHECKING:
     import subprocess
@@ -44,9 +44,7 @@ FILE_BYTES: Final = 4_096
 MAGIC: Final = 0x3144_5452_5453_5357  # "WSSTRTD1"
 VERSION: Final = 1
 SKIPS_MAX: Final = 256
-JOIN_BYTES: Final = 4_096
 DRAIN_READS: Final = 64  # reads of 64 KiB: a child that never stops writing holds up nobody
-CUT_MARK_MAX: Final = 64  # room for the line that says how much was left out
 _BOOT_AT: Final = 256  # byte offset of the boot id
 _SKIPS_AT: Final = 64  # word offset of the ring of cancelled tokens
 _TEXT_AT: Final = 2_560  # byte offset of why the executor could not begin
@@ -296,7 +294,7 @@ def drain(fd: int, capture: Capture, reads_max: int = DRAIN_READS) -> bool:
 
 
 class Capture(io.RawIOBase):
-    """Keeps the first and the last half of `limit` bytes of a stream; memory stays flat whatever is written.
+    """Keeps the first and the last half of `limit` bytes of a stream.
 
     It is also the binary stream under an executor's `sys.stdout`: what Python code prints touches no descriptor. In a
     forked child, whose memory nobody reads, it writes to descriptor `fd`.
@@ -305,18 +303,12 @@ class Capture(io.RawIOBase):
     def __init__(self, fd: int, limit: int = OUTPUT_MAX) -> None:
         super().__init__()
         self.dirty = False  # was anything written since the last `take`?
+        self.notify: Callable[[], None] | None = None  # called when it becomes dirty by `write` and `add`
         self._fd = fd
         self._pid = os.getpid()
-        self._half = limit // 2
         self._lock = threading.Lock()
-        self._clear()
+        self._tape = Tape(limit)
         os.register_at_fork(after_in_child=self._forked)
-
-    def _clear(self) -> None:
-        self._head = bytearray()
-        self._tail: deque[bytes] = deque()
-        self._tail_bytes = 0
-        self._total = 0
 
     def _forked(self) -> None:
         self._pid = 0
@@ -343,34 +335,21 @@ class Capture(io.RawIOBase):
 
     def add(self, data: bytes) -> None:
         """As write, and never to the descriptor."""
-        self.dirty = True
+        fresh, self.dirty = not self.dirty, True
         with self._lock:
-            self._total += len(data)
-            room = self._half - len(self._head)
-            if room > 0:
-                self._head += data[:room]
-                data = data[room:]
-            if not data:
-                return
-            data = data[-self._half :]
-            self._tail_bytes += len(data)
-            if self._tail and len(data) + len(self._tail[-1]) <= JOIN_BYTES:  # no object for each small write
-                self._tail[-1] += data
-            else:
-                self._tail.append(data)
-            while self._tail_bytes - len(self._tail[0]) >= self._half:
-                self._tail_bytes -= len(self._tail.popleft())
+            self._tape.add(data)
+        if fresh and self.notify is not None:
+            self.notify()
+
+    def since(self, at: int) -> tuple[int, bytes]:
+        """As Tape.since, of what was written since the last `take`."""
+        with self._lock:
+            return self._tape.since(at)
 
     def take(self) -> tuple[bytes, int]:
-        """(what was kept, with a mark where bytes were left out; how many were). The capture is empty afterwards."""
+        """As Tape.text. The capture is empty afterwards."""
         with self._lock:
             self.dirty = False
-            tail = b"".join(self._tail)[-self._half :]
-            cut = self._total - len(self._head) - len(tail)
-            data = bytes(self._head)
-            if cut:
-                tail = tail[CUT_MARK_MAX:]
-                cut = self._total - len(data) - len(tail)
-                tail = f"\n[... {cut} bytes left out ...]\n".encode() + tail
-            self._clear()
-        return data + tail, cut
+            found = self._tape.text()
+            self._tape.clear()
+        return found

@@ -190,11 +190,13 @@ Workers:
                tenth more, and not after the backoff); snooze_us, of outcome 8 (so long the run waits; 100 ms at least); both at most
                366 days
     heartbeat  id, token (i64), started (u8: user code was entered), progress (sparse texts of at most 1,000 characters), checkpoint
-               (sparse bins of at most 16 KiB, each a MessagePack value) -> cancel [rows], stale [rows]
+               (sparse bins of at most 16 KiB, each a MessagePack value), output (sparse maps of stdout and stderr, each [at, bin of at
+               most 64 KiB]: what was printed behind the first `at` bytes) -> cancel [rows], stale [rows]
                For all that is held, every heartbeat_us at least: it renews the worker's lease, which is over lease_us after the last
                one. A row with an entry in progress or checkpoint is a heartbeat of the run's own code; an empty text is one too, and
                leaves the progress told before. The answer comes when the checkpoints are on disk; the next attempt is handed the last
-               one. `cancel`: runs to be ended. `stale`: rows whose lease is over, nothing of which was kept: stop them at once.
+               one. An output is shown while the attempt lasts, and kept when it ends without a completion; else that has all of it,
+               again. `cancel`: runs to be ended. `stale`: rows whose lease is over, nothing of which was kept: stop them at once.
 
 The token is the fencing token of the lease. A completion counts only for the (run id, token) that holds the lease; any other is
 `stale`, and the first 10 of a run are kept with it; the same completion sent again is answered as the first was. A worker that was

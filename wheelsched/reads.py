@@ -106,6 +106,9 @@ def run(state: State, row: int, running: Live) -> dict[str, Any]:
     beat = running.beats.get(int(f["token"])) if f["state"] == _LEASED else None
     if beat is not None:
         shown |= {"state": "running", "progress": beat.progress, "heartbeat_us": beat.at_us}
+        output = running.output(int(f["token"]))
+        if output:
+            shown["attempts"][-1]["result"] = shown["result"] = output
     if f["state"] == _SCHEDULED and (number := state.group_of.get(state.runs.ids(rows))) is not None:
         group = state.groups[number]
         shown["progress"] = f"waits for its group: {group.members - group.left} of {group.members} have ended"

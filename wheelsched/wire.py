@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from . import protocol
 from .model import NEVER, Outcome
+from .tape import STREAMS
 from .tasks import check_kept
 
 if TYPE_CHECKING:
@@ -16,11 +17,39 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from .execution import Runner, Work
+    from .process import Capture
     from .tasks import Task
 
 PROGRESS_NS: Final = 100_000_000
+TELL_NS: Final = 250_000_000  # how long a run lasts before its output is told, and from then to then
 FINISH_ROWS_MAX: Final = 8_192  # rows of one finish frame: under 350 KB without results
 FINISH_RESULT_BYTES: Final = 256 * 1024  # results of one frame, and one more
+
+
+class Teller:
+    """What a place has told of the output of the run in it. Used by one thread."""
+
+    def __init__(self, captures: Sequence[Capture]) -> None:
+        self._captures = captures
+        self._token = 0
+        self._seen = [0, 0]
+        self._due_ns = 0
+
+    def news(self, token: int, begun_ns: int) -> dict[str, Any]:
+        """What this run, entered then, has printed and nobody told, as an entry of `output` in a heartbeat; empty: nothing, or not yet."""
+        now = time.monotonic_ns()
+        if token != self._token:
+            self._token, self._seen, self._due_ns = token, [0, 0], begun_ns + TELL_NS
+        found: dict[str, Any] = {}
+        if now < self._due_ns or not any(capture.dirty for capture in self._captures):
+            return found
+        self._due_ns = now + TELL_NS
+        for i, capture in enumerate(self._captures):
+            at, data = capture.since(self._seen[i])
+            if data:
+                found[STREAMS[i]] = [at, data]
+                self._seen[i] = at + len(data)
+        return found
 
 
 class Wire:
@@ -145,6 +174,14 @@ class Wire:
             if reply.error is not None:
                 raise reply.error
             check_kept(reply.result)
+
+    def tell_output(self, work: Work, row: int, output: dict[str, Any]) -> None:
+        """Send what a row has printed. It is no heartbeat of the run's own."""
+        with self.sending:
+            self.sock.sendall(self.request("heartbeat", {
+                "id": work.ids[16 * row : 16 * row + 16], "token": work.token_column[8 * row : 8 * row + 8], "started": b"\1",
+                "progress": [], "checkpoint": [], "output": [[0, output]],
+            }))
 
 
 def _instants(monotonic_ns: Sequence[int], offset_ns: int) -> bytes:

@@ -31,7 +31,7 @@ from .execution import Outputs, Runner, Work
 from .hooks import Hooks, failure_of, load_hooks
 from .kept import ROWS_MAX
 from .tasks import enter_run, load_tasks
-from .wire import FINISH_RESULT_BYTES, FINISH_ROWS_MAX, Wire, result_size
+from .wire import FINISH_RESULT_BYTES, FINISH_ROWS_MAX, Teller, Wire, result_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,6 +66,9 @@ class Executor(Wire):
         self._reading = threading.Lock()
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._watcher_awake = False
+        self._teller = Teller(outputs.captures)
+        for capture in outputs.captures:
+            capture.notify = self._wake
 
     def use(self, tasks: dict[str, Task], hooks: Hooks) -> None:
         """The tasks that this executor serves. What their import has printed is nobody's."""
@@ -123,9 +126,8 @@ class Executor(Wire):
         start = time.monotonic_ns()
         work.keep_in(self.kept, self._report)
         self.work = work
-        if (work.n > 1 or self.outstanding) and not self._watcher_awake:
-            self._watcher_awake = True
-            os.write(self._wake_write, b"w")
+        if work.n > 1 or self.outstanding:
+            self._wake()
         self.runner.execute(work, self.outputs.quick_ns)
         self.words[process.W_MONO_NS] = 0
         enter_run(None)
@@ -196,6 +198,12 @@ class Executor(Wire):
 
     # The watching thread
 
+    def _wake(self) -> None:
+        """There is something to look after: a batch, or a run that prints."""
+        if not self._watcher_awake:
+            self._watcher_awake = True
+            os.write(self._wake_write, b"w")
+
     def _watch(self) -> None:
         try:
             self._watch_on()
@@ -221,18 +229,30 @@ class Executor(Wire):
                 due = time.monotonic_ns() + BATCH_NS
             if any(fd in ready for fd in self.outputs.pipes):
                 self.outputs.collect()
+                self._wake()
             if not self._watcher_awake or time.monotonic_ns() < due:
                 continue
             due = time.monotonic_ns() + BATCH_NS
             work = self.work
             if work is None and seen[0] is None:
                 self._watcher_awake = False
-                continue
+                if self.work is None:
+                    continue
+                self._watcher_awake = True  # it came while we went to sleep
             if work is not None:
                 self._report(work, work.done)
                 if seen == (work, work.done):
                     self._relieve(work)
+                self._tell_output(work)
             seen = (work, 0 if work is None else work.done)
+
+    def _tell_output(self, work: Work) -> None:
+        """What the run in hand has printed so far, the first run of a batch handler's call for all of them."""
+        words = self.words
+        token = words[process.W_FIRST] or words[process.W_STARTED]
+        news = self._teller.news(token, words[process.W_MONO_NS])
+        if news and token == (words[process.W_FIRST] or words[process.W_STARTED]) and token in work.tokens:  # still in hand: its output
+            self.tell_output(work, work.tokens.index(token), news)
 
     def _relieve(self, work: Work) -> None:
         """The run in hand is slow: hand back what waits behind it, also what is still in the socket."""

@@ -1,16 +1,18 @@
-"""`wheelsched run`: list, get, cancel, wait."""
+"""`wheelsched run`: list, get, cancel, wait, logs."""
 
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from ..errors import NotFoundError, RunFailed
+from ..tape import STREAMS
 from ..views import plain
-from .output import cut, pairs, show_many, show_one
-from .shell import Failed, Shell, Verbs, exit_code, say, shell
+from .output import cut, pairs, show_many, show_one, to_json
+from .shell import Failed, Shell, Verbs, clean, exit_code, say, shell
 from .times import Times, relative, schedule_zone, span
 
 if TYPE_CHECKING:
@@ -78,7 +80,7 @@ class Zones:
 
 @click.group(cls=Verbs)
 def run() -> None:
-    """List, inspect, cancel and wait for runs."""
+    """List, inspect, cancel, follow and wait for runs."""
 
 
 @run.command("list")
@@ -225,3 +227,39 @@ def cancel(run_ids: tuple[str, ...], dry_run: bool, **filters: Any) -> None:
 def wait(run_id: str, timeout: str | None) -> None:
     """Wait for a run's end; exit 7 if it failed."""
     finish_wait(shell().client.run(run_id), timeout)
+
+
+@run.command()
+@click.argument("run_id")
+@click.option("--follow", "-f", is_flag=True, help="Go on until the run ends, over its retries and restarts of the server.")
+@click.option("--stream", type=click.Choice(STREAMS), help="Only what went there; without it, both are written to stdout.")
+def logs(run_id: str, follow: bool, stream: str | None) -> None:
+    """Write what a run printed, attempt by attempt; of one that runs, what it printed so far.
+
+    `-o jsonl` (as `-o json`) writes an object a line, with attempt, worker, stream and text.
+    """
+    sh = shell()
+    attempt, end = 0, b"\n"
+    try:
+        for piece in sh.client.logs(run_id, follow=follow):
+            if stream is not None and piece.stream != stream:
+                continue
+            if not sh.table:
+                click.echo(to_json(piece.to_dict()))
+                continue
+            if piece.attempt != attempt:
+                attempt = piece.attempt
+                _write(b"" if end == b"\n" else b"\n")
+                say(f"attempt {attempt} on {piece.worker}")
+            _write(piece.data)
+            end = piece.data[-1:]
+    except KeyboardInterrupt:
+        say("the run goes on")
+
+
+def _write(data: bytes) -> None:
+    """As it is; to a terminal, nothing that moves its cursor."""
+    if sys.stdout.isatty():
+        data = "\n".join(clean(line.expandtabs()) for line in data.decode("utf-8", "replace").split("\n")).encode()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
