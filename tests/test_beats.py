@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from engine_bench import CALL, FAILED, NOT_STARTED, OK, Bench
 
-from wheelsched import Call, Retry, current_run
+from wheelsched import Call, Every, Retry, current_run
 from wheelsched.errors import FencedError, InvalidArgumentError, PayloadError
 from wheelsched.model import CHECKPOINT_MAX, PROGRESS_MAX, STALE_MAX
 from wheelsched.state import State, recover
@@ -254,14 +254,50 @@ def test_lease_05(b):
     b.hello(51)
     b.put("j")
     b.advance("60s")
+    due = b.now
     assert len(b.lease(51)) == 1
     b.engine.step(b.engine.now, [])
     for _ in range(6):
         b.advance("2s")
         beat(b, [])
     b.advance("15s")
-    assert [r.state for r in b.runs("j")] == ["queued"]
-    assert b.lease()[0][2] == 2
+    (run,) = b.runs("j")
+    assert (run.state, run.scheduled_at) == ("queued", due)
+    assert b.lease()[0][::2] == (bytes.fromhex(run.id), 2)
+
+
+def test_lease_06(b):
+    """A run is cancelled, and its worker never comes back to say so: with the end of the lease it holds no place any more."""
+    b.hello(51)
+    first, second = (b.client.enqueue(CALL, concurrency_key="k") for _ in range(2))
+    lease = b.lease(n=1)
+    assert b.client.cancel(first.id).state == "leased"
+    b.advance("9s")
+    beat(b, [], conn=51)
+    assert b.lease(51) == [], "the worker may still be in it"
+    b.advance("2s")
+    assert first.refresh().state == "cancelled"
+    ((_, token, attempt),) = b.lease(51)
+    assert (token, attempt) > (lease[0][1], 0)
+    assert b.finish([(bytes.fromhex(second.id), token, attempt)], conn=51) == [1]
+    assert b.finish(lease) == [2]
+    assert [r.refresh().state for r in (first, second)] == ["cancelled", "succeeded"]
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_overlap_02(b, restart):
+    """A worker dies without a word: its run blocks the job until the end of the lease, and no longer, with a restart or without."""
+    b.put("j", schedule=Every("20s"), retry=1)
+    b.advance("20s")
+    assert len(b.lease()) == 1
+    if restart:
+        b.crash(down="1s")
+    b.advance("12s")
+    assert [r.state for r in b.runs("j")] == ["dead"]
+    assert b.runs("j")[0].attempts[0].outcome == "lost"
+    b.advance("9s")
+    assert [r.state for r in b.runs("j")] == ["dead", "queued"]
+    assert [r for r in b.client.runs(job="j", skipped=True) if r.reason == "overlap"] == []
 
 
 def test_lease_07(b):

@@ -24,11 +24,15 @@ ROOT = str(Path(wheelsched.__file__).resolve().parents[1])
 
 
 @pytest.fixture
-def end(tmp_path, monkeypatch):
+def end(tmp_path, monkeypatch, request):
+    """With 0.2 s of grace, or what a test asks for."""
     monkeypatch.setenv("PYTHONPATH", HERE)
-    made = Scripted(tmp_path, ["worker_tasks"], allow_commands=True, kill_grace_us=200_000)
+    made = Scripted(tmp_path, ["worker_tasks"], allow_commands=True, kill_grace_us=getattr(request, "param", 200_000))
     yield made
     made.close()
+
+
+with_grace = pytest.mark.parametrize("end", [1_500_000], indirect=True)
 
 
 def files(tmp_path):
@@ -108,6 +112,7 @@ def test_the_clock_of_a_timeout_starts_with_user_code(end):
     assert not end.gone
 
 
+@with_grace
 def test_a_timed_out_command_leaves_its_executor_alone(end, tmp_path):
     note = tmp_path / "note"
     script = f"trap '' TERM; echo before; sleep 1000 & echo $! >{note}; wait; wait; sleep 1000"
@@ -187,6 +192,7 @@ def test_a_timeout_tells_all_runs_of_a_batch_handler(end):
     assert not end.gone
 
 
+@with_grace
 def test_what_a_command_s_leader_leaves_is_killed_too(end, tmp_path):
     """The leader heeds SIGTERM, its child doesn't and holds the pipes."""
     note = tmp_path / "note"
@@ -194,6 +200,76 @@ def test_what_a_command_s_leader_leaves_is_killed_too(end, tmp_path):
     ended = end.finish(end.give("command", ["/bin/sh", "-c", script], timeout_us=500_000))[0]
     assert ended[0] == Outcome.TIMED_OUT
     wait_for(lambda: not alive(int(note.read_text())), "the end of the group", 2)
+
+
+def pids(note):
+    return [int(p) for p in note.read_text().split()]
+
+
+@pytest.mark.parametrize("how", ["timeout", "cancel"])
+def test_what_a_run_that_goes_when_told_leaves_is_killed(end, tmp_path, how):
+    """And what an earlier run has started, which ended in its own time, is left alone."""
+    helper, note = tmp_path / "helper", tmp_path / "note"
+    assert end.finish(end.give("t.leaves", str(helper)))[0][0] == Outcome.SUCCEEDED
+    token = end.give("t.leaves", str(note), 1000, timeout_us=1_000_000 if how == "timeout" else HOUR_US)
+    end.until(lambda: note.exists() and note.read_text(), "the start of the run")
+    if how == "cancel":
+        end.pool.cancel(1, token)
+    assert end.finish(token)[0][0] == (Outcome.TIMED_OUT if how == "timeout" else Outcome.CANCELLED)
+    wait_for(lambda: not any(map(alive, pids(note))), "the end of its children")
+    try:
+        assert all(map(alive, pids(helper)))
+        assert not end.gone
+    finally:
+        os.kill(pids(helper)[1], signal.SIGKILL)
+    end.pool.stop()
+    wait_for(lambda: not any(map(alive, pids(helper))), "the end of the other one, with its group")
+
+
+@pytest.mark.parametrize("how", ["timeout", "crash", "stop"])
+def test_what_a_run_that_is_ended_with_its_executor_leaves_is_killed(end, tmp_path, how):
+    note = tmp_path / "note"
+    end.give("t.leaves", str(note), 1000, True, timeout_us=1_000_000 if how == "timeout" else HOUR_US)
+    end.until(lambda: note.exists() and note.read_text(), "the start of the run")
+    if how == "crash":
+        os.kill(end.executor.pid, signal.SIGKILL)
+    if how == "stop":
+        end.pool.stop()
+    else:
+        end.until(lambda: end.gone, "the end of the executor")
+    wait_for(lambda: not any(map(alive, pids(note))), "the end of its children")
+
+
+@with_grace
+def test_what_leaves_a_command_s_group_is_killed_too(end, tmp_path):
+    """A background process of a command that ended by itself lives on; one of a command that was ended does not."""
+    helper, note = tmp_path / "helper", tmp_path / "note"
+    script = "setsid /bin/sh -c 'echo $$ >\"$0\"; exec sleep 1000' \"$0\" & while [ ! -s \"$0\" ]; do sleep 0.05; done"
+    assert end.finish(end.give("command", ["/bin/sh", "-c", script, str(helper)]))[0][0] == Outcome.SUCCEEDED
+    try:
+        token = end.give("command", ["/bin/sh", "-c", f"{script}; sleep 1000", str(note)])
+        end.until(lambda: note.exists() and note.read_text(), "the start of the child")
+        end.pool.cancel(1, token)
+        assert end.finish(token)[0][0] == Outcome.CANCELLED
+        wait_for(lambda: not any(map(alive, pids(note))), "the end of the child")
+        assert all(map(alive, pids(helper)))
+        assert not end.gone
+    finally:
+        os.kill(pids(helper)[0], signal.SIGKILL)
+
+
+@with_grace
+@pytest.mark.parametrize("how", ["timeout", "stop"])
+def test_children_have_their_time_after_sigterm_though_the_executor_dies_of_it(end, tmp_path, how):
+    note = tmp_path / "note"
+    end.give("t.tidy_child", str(note), timeout_us=500_000 if how == "timeout" else HOUR_US)
+    end.until(lambda: note.exists() and note.read_text(), "the start of the child")
+    gone = end.pool.stop() if how == "stop" else end.until(lambda: end.gone, "the kill") or end.gone
+    assert gone[0].outcome == (Outcome.INTERRUPTED if how == "stop" else Outcome.TIMED_OUT)
+    pid, *said = note.read_text().split()
+    assert said == ["tidied"]
+    assert not alive(int(pid))
+    assert end.pool.wake_at_mono_us() == NEVER
 
 
 def test_nothing_held_means_no_wake(end):

@@ -1,7 +1,7 @@
 """Behavioural scenarios from public reports, second part: zone data, sleep, questions, workers as far as the Simulator shows them.
 
 Scenarios whose test is elsewhere, by another name:
-    overlap-03 lease-01   test_engine_workers.py        timeout-01 timeout-02   test_pool.py, test_worker.py
+    overlap-03 lease-01   test_engine_workers.py; overlap-02 lease-05 -06 -07  test_beats.py        timeout-01 timeout-02   test_semantics_workers.py, test_pool.py
     duplicate-01          test_server_life.py (the second server is refused), test_journal_faults.py (of many servers one opens)
     clock-02              test_clock.py                 output-01               test_worker.py
     shutdown-02           test_server_life.py           payload-03              here as far as zone data go; damage: test_journal_faults.py

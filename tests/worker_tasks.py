@@ -157,6 +157,23 @@ def batch_slow(runs):
     return [None] * len(runs)
 
 
+@task("t.leaves")
+def leaves(note, seconds=0, deaf=False):
+    """Starts two processes, one of them in a session of its own, and does not end them, but ends itself when it is told to."""
+    children = [subprocess.Popen(["/bin/sleep", "1000"], start_new_session=apart) for apart in (False, True)]
+    time.sleep(0.05)
+    Path(note).write_text(" ".join(str(child.pid) for child in children))
+    (time.sleep if deaf else polite)(seconds)
+
+
+@task("t.tidy_child")
+def tidy_child(note):
+    """Its child takes a third of a second to tidy up after SIGTERM; the executor's pipes would break under it."""
+    script = f"trap 'sleep 0.3; echo tidied >>{note}; exit' TERM; echo $$ >{note}; while :; do sleep 0.05; done"
+    subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    time.sleep(1000)
+
+
 @task("t.checkpoint")
 def checkpoint(value):
     run = current_run()

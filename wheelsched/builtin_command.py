@@ -118,7 +118,10 @@ def _supervised(runner: Runner, argv: list[str], cwd: str | None, env: Mapping[s
             raise _not_started(e, argv, cwd) from e
         words[process.W_COMMAND_BEGUN] = process.begun_ticks(proc.pid)
         words[process.W_COMMAND_PGID] = proc.pid
-        return process.supervise(proc, *runner.outputs.captures, lambda: runner.told_to_end(token), words[process.W_GRACE_US])
+        code = process.supervise(proc, *runner.outputs.captures, lambda: runner.told_to_end(token), words[process.W_GRACE_US])
+        if runner.told_to_end(token):
+            process.kill_command(token, runner.file.mark)
+        return code
     finally:
         words[process.W_COMMAND_PGID] = 0
         words[process.W_COMMAND] = 0

@@ -470,16 +470,19 @@ class Runner:
             output = self.outputs.take()
             if output:
                 work.results.setdefault(start, {}).update(output)
+        cut_short = False
         for row in range(start, end):
             timeout_us = work.specs[work.spec_of[row]]["timeout_us"]
             late = work.outcome[row] == Outcome.FAILED and took_ns >= timeout_us * 1_000
             if late or self.told_to_end(work.tokens[row]):
-                self._end_as_told(work, row, Outcome.TIMED_OUT if late else self.words[process.W_WHY])
+                cut_short |= self._end_as_told(work, row, Outcome.TIMED_OUT if late else self.words[process.W_WHY])
+        if cut_short and self.words is self.file.words:  # one run at a time, so what is younger was started by this one
+            process.kill_younger(self.file.mark, work.begun_ns[start], os.getpgrp())
 
-    def _end_as_told(self, work: Work, row: int, why: int) -> None:
-        """A timeout is a timeout; a run that was cancelled and still ended well, without having asked, has succeeded."""
+    def _end_as_told(self, work: Work, row: int, why: int) -> bool:
+        """A timeout is a timeout; a run that was cancelled and still ended well, without having asked, has succeeded: False."""
         if why == Outcome.CANCELLED and work.outcome[row] == Outcome.SUCCEEDED and self.asked != work.tokens[row]:
-            return
+            return False
         work.outcome[row] = why
         for name in ("snooze_us", "retry_us", "reason", "retry", "bases"):  # what it raised counts no more
             work.results.get(row, {}).pop(name, None)
@@ -489,3 +492,4 @@ class Runner:
             result.setdefault("traceback", "")
             result |= {"type": "wheelsched.TimedOut", "message": self._timed_out(work, row)}
             work.results[row] = result
+        return True

@@ -80,6 +80,7 @@ class Executor:
         self.looked_us = 0  # when it was last seen whether it is stopped
         self.stopped_us = 0  # since when it is
         self.because = ""  # why it was ended otherwise
+        self.group_until_us: int | None = None  # it has ended; what else got the SIGTERM of which it did has until then
         self.cancels: set[int] = set()
         self.kills: set[int] = set()  # of these, the ones that are not told first
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 BACKOFF_US: Final = 100_000
 BACKOFF_MAX_US: Final = 30 * US
+GROUP_LOOK_US: Final = 20_000
 GONE_WAIT_US: Final = 10 * US  # how long a start waits for the groups of the former generation to be gone
 SUFFIX: Final = ".started"
 _ROOT: Final = str(Path(__file__).resolve().parent.parent)
@@ -194,19 +195,34 @@ class Pool:
 
     def poll(self, now_mono_us: int) -> list[Exited]:
         """Start, warn, kill and bury what is due. One system call when nothing is."""
-        gone = [self._bury(self._by_pidfd[fd]) for fd, _ in self._epoll.poll(0)]
+        over = [self._by_pidfd[fd] for fd, _ in self._epoll.poll(0)]
+        gone = [self._bury(executor) for executor in over if self._is_over(executor, now_mono_us)]
         for executor in list(self.executors.values()):
             if executor.wake_us > now_mono_us and not executor.cancels:
                 continue
-            if executor.proc is None:
+            if executor.group_until_us is not None:
+                if self._is_over(executor, now_mono_us):
+                    gone.append(self._bury(executor))
+            elif executor.proc is None:
                 if executor.start_at_us <= now_mono_us:
                     self._start(executor)
             else:
                 self._look(executor, now_mono_us)
         return gone
 
+    def _is_over(self, executor: Executor, now: int) -> bool:
+        """The process has ended. If that was by SIGTERM, its children got it too, and have their time to heed it."""
+        if executor.group_until_us is None:
+            self._epoll.unregister(executor.pidfd)
+            asked = [place.next_step_us for place in executor.places if executor.ended and place.ending and place.step == 1]
+            executor.group_until_us = max(asked, default=now)
+        executor.wake_us = now + GROUP_LOOK_US  # nothing tells of the end of a group
+        return now >= executor.group_until_us or not process.living((executor.pid,))
+
     def _look(self, executor: Executor, now: int) -> None:
         """Is a deadline over, a cancelled run entered, the next step due, the executor stopped?"""
+        if executor.group_until_us is not None:
+            return
         for place in executor.places:
             token, since = place.inside()
             if place.ending and (token != place.ending or not since):
@@ -242,7 +258,7 @@ class Pool:
         return self.lease_us * 3 // 10
 
     def _rearm(self, executor: Executor, now: int) -> None:
-        if executor.proc is None:
+        if executor.proc is None or executor.group_until_us is not None:
             return
         wake, alone = NEVER, len(executor.places) == 1
         for place in executor.places:
@@ -320,7 +336,8 @@ class Pool:
     def _forget(self, executor: Executor) -> None:
         del self.executors[executor.worker]
         if executor.pidfd >= 0:
-            self._epoll.unregister(executor.pidfd)
+            if executor.group_until_us is None:
+                self._epoll.unregister(executor.pidfd)
             del self._by_pidfd[executor.pidfd]
             os.close(executor.pidfd)
         if executor.theirs is not None:
@@ -353,8 +370,10 @@ class Pool:
         return found
 
     def _wait(self, until_us: int) -> None:
-        """Until all processes have ended, or the time is over."""
+        """Until all processes have ended, with what they have started, or the time is over."""
         left = {e.pidfd for e in self.executors.values() if e.proc is not None}
+        groups = {e.pid for e in self.executors.values() if e.proc is not None}
+        groups |= {place.words[process.W_COMMAND_PGID] for e in self.executors.values() for place in e.places} - {0}
         poll = select.poll()
         for fd in left:
             poll.register(fd, select.POLLIN)
@@ -362,6 +381,8 @@ class Pool:
             for fd, _ in poll.poll((until_us - now) / 1_000 + 1):
                 poll.unregister(fd)
                 left.discard(fd)
+        while groups and process.living(groups) and _mono_us() < until_us:
+            time.sleep(GROUP_LOOK_US / US)  # nothing tells of the end of a group
 
     def close(self) -> None:
         """Give the descriptor back; after `stop`."""
@@ -382,7 +403,7 @@ def _ended(status: int) -> str:
 
 
 def _kill_commands(file: StartedFile, number: int = signal.SIGKILL) -> None:
-    """Signal the groups of the commands that the executor was in, if any."""
+    """Signal the groups of the commands that the executor was in, if any. SIGKILL is also for what has left the groups."""
     strays = False
     for words in file.places:
         pgid, begun = words[process.W_COMMAND_PGID], words[process.W_COMMAND_BEGUN]
@@ -392,9 +413,16 @@ def _kill_commands(file: StartedFile, number: int = signal.SIGKILL) -> None:
             process.signal_group(pgid, number)
         else:
             strays = True
-    if strays and number == signal.SIGKILL:  # a leader is gone, or was about to be recorded: the mark tells who belongs to it
+        if number == signal.SIGKILL:
+            process.kill_command(words[process.W_COMMAND], file.mark)
+    if number != signal.SIGKILL:
+        return
+    if strays:  # a leader is gone, or was about to be recorded: the mark tells who belongs to it
         for pid in process.marked(f"{process.MARK}={file.mark}"):
             process.signal_process(pid, number)
+    begun_ns = file.words[process.W_MONO_NS]
+    if begun_ns and not file.words[process.W_PLACES]:  # one run at a time, so what is younger was started by the one inside
+        process.kill_younger(file.mark, begun_ns)
 
 
 class Proof(NamedTuple):

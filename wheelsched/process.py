@@ -35,7 +35,7 @@ from .tape import Tape
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Container, Iterable
 
     from .kept import Ended
 
@@ -233,9 +233,27 @@ def kill_group(pgid: int, begun: int, mark: str) -> bool:
     return sum(signal_process(pid, signal.SIGKILL) for pid in members(pgid, mark)) > 0
 
 
-def _living(pgid: int) -> bool:
-    """Has a group a member that is no zombie?"""
-    return any(f[0] not in "ZX" and int(f[2]) == pgid for f in map(_stat, _pids()) if f)
+def living(pgids: Container[int]) -> bool:
+    """Has one of these groups a member that is no zombie?"""
+    return any(f[0] not in "ZX" and int(f[2]) in pgids for f in map(_stat, _pids()) if f)
+
+
+def kill_younger(mark: str, begun_ns: int, pgid: int = 0) -> None:
+    """SIGKILL for what was started since then (monotonic) and carries the mark, or is in this group, which is known to be ours."""
+    age_s = (time.monotonic_ns() - begun_ns) / 1e9
+    since = int((time.clock_gettime(time.CLOCK_BOOTTIME) - age_s) * os.sysconf("SC_CLK_TCK"))
+    for pid in _pids():
+        fields = _stat(pid)
+        young = fields is not None and fields[0] not in "ZX" and int(fields[19]) >= since
+        if young and fields is not None and (int(fields[2]) == pgid or has_mark(pid, f"{MARK}={mark}")):
+            signal_process(pid, signal.SIGKILL)
+
+
+def kill_command(token: int, mark: str) -> None:
+    """SIGKILL for what the command of this attempt has started, in whatever group."""
+    for pid in marked(f"{MARK}={mark}"):
+        if has_mark(pid, f"WHEELSCHED_TOKEN={token}"):
+            signal_process(pid, signal.SIGKILL)
 
 
 def group_left(pgid: int, begun: int, mark: str) -> bool:
@@ -269,7 +287,7 @@ def supervise(proc: subprocess.Popen[bytes], out: Capture, err: Capture, ended_f
         code = proc.wait()
         if ended_for():
             until = time.monotonic() + 0.8 * grace_us / US  # the parent waits for the whole of it
-            while (left := _living(proc.pid)) and time.monotonic() < until:
+            while (left := living((proc.pid,))) and time.monotonic() < until:
                 time.sleep(0.02)  # nothing tells of the end of a group
             if left:
                 signal_group(proc.pid, signal.SIGKILL)
