@@ -12,7 +12,7 @@ import msgpack
 import pytest
 from serving import answer, wait_for, ws_job
 
-from wheelsched import At, Call, Every, Manual
+from wheelsched import At, Call, Every, Manual, Retry
 from wheelsched.errors import FailedPreconditionError
 from wheelsched.protocol import FRAME_MAX, encode_request
 
@@ -254,3 +254,43 @@ def test_a_client_that_never_reads_is_dropped(serving, monkeypatch):
     assert ws.stats()["jobs"] == 200
     rss = int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1]) * 4096
     assert rss < 1_500_000_000, f"{sent} requests made it {rss} bytes"
+
+
+def test_a_repeated_completion_is_answered_as_the_first_was_when_the_run_is_history_too(serving):
+    """The answer was lost with the server or the connection; meanwhile the run has left the table."""
+    server = serving(workers=0)
+    ws = server.client()
+    numbers = iter(range(1, 1_000))
+
+    def ask(sock, verb, **args):
+        sock.sendall(encode_request(next(numbers), verb, args))
+        _, status, told = answer(sock)
+        assert status == "ok", told
+        return told
+
+    def hello():
+        sock = server.connect()
+        ask(sock, "hello", version=1, role="worker", name="raw", tasks={"x": {}})
+        return sock
+
+    def finish(sock, run_id, token, outcome):
+        columns = {"token": struct.pack("<q", token), "outcome": bytes([outcome]), "started_us": bytes(8), "ended_us": bytes(8)}
+        return ask(sock, "finish", id=run_id, **columns, result=[])["verdict"][0]
+
+    run = ws.enqueue(Call("x"), retry=Retry(attempts=2, backoff="1ms", cap="1ms"))
+    run_id, tokens = bytes.fromhex(run.id), []
+    sock = hello()
+    for outcome in (2, 1):
+        batch = ask(sock, "lease", queues=[], credits=1, wait_us=10_000_000)
+        tokens += struct.unpack("<q", batch["token"])
+        assert finish(sock, run_id, tokens[-1], outcome) == 1
+    assert ws.run(run.id).state == "succeeded"
+    for again in ("as it is", "after a restart"):
+        if again == "after a restart":
+            server.end(signal.SIGKILL)
+            server = serving(workers=0)
+            server.client()
+            sock = hello()
+        assert [finish(sock, run_id, tokens[0], 2), finish(sock, run_id, tokens[1], 1)] == [1, 1], again
+        assert [finish(sock, run_id, tokens[0], 1), finish(sock, run_id, tokens[1], 2)] == [2, 2], again
+        assert finish(sock, bytes(16), tokens[1], 1) == 2, again

@@ -13,7 +13,7 @@ from .errors import InvalidArgumentError
 from .misfire import skip_unattended
 from .model import INSTANT_MAX_US, NEVER, OUTPUT_MAX, SERVER_UID, Disposition, Event, JobState, Outcome, Trigger
 from .sessions import session_of
-from .stale import record_stale
+from .stale import answer_repeats, record_stale
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -61,6 +61,8 @@ def finish(engine: Engine, cmd: Incoming) -> bytes:
     same = engine.state.runs.gather(rows[late])["outcome"] == outcome[late]
     verdict[late] = np.where(same | (outcome[late] == Outcome.NOT_STARTED), ACCEPTED, STALE)
     stale = verdict == STALE
+    if cmd.found:
+        answer_repeats(cmd.found, ids, token, outcome, stale)
     if stale.any():
         record_stale(engine, session.worker, rows, token, outcome, stale)
         engine.counters["stale"] += int(stale.sum())

@@ -16,6 +16,7 @@ import msgpack
 import numpy as np
 
 from . import changes
+from .attempts import unpack_past
 from .errors import CorruptJournalError, InvalidArgumentError
 from .ids import job_key
 from .model import MS, Disposition, RunState, Trigger, parse_job_name
@@ -150,6 +151,11 @@ class Block:
         highs, lows = self.ids()
         hits = np.flatnonzero((lows == np.uint64(low)) & (highs == np.uint64(high)))
         return int(hits[0]) if len(hits) else None
+
+    def outcomes(self, row: int) -> dict[int, int]:
+        """{token: outcome} of a run's attempts."""
+        attempts, _ = unpack_past(self._joined("history", [row])[0])
+        return {a[1]: a[5] for a in attempts} | {int(self["token"][row]): int(self["outcome"][row])}
 
     def rows(self, picked: list[int]) -> list[dict[str, Any]]:
         """Runs as the wire shows them."""

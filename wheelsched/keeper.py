@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from . import history, reads
 from .errors import InvalidArgumentError, NotFoundError
 from .history import Block, ended_us, of_runs, runs_page
 from .memory_journal import Batch
 from .model import NEVER, US
 from .run_commands import parse_run_id
+from .stale import NO_ROW
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -161,7 +164,28 @@ class Keeper:
 
     def look_for(self, verb: str, args: dict[str, Any]) -> Any:
         """What history holds that the engine needs to decide a request."""
-        return history.look_for(self.blocks(), verb, args)
+        return self._ended(args) if verb == "finish" else history.look_for(self.blocks(), verb, args)
+
+    def _ended(self, args: dict[str, Any]) -> dict[bytes, dict[int, int]]:
+        """Of completions of runs that are history by now: {run id: {token: outcome} of its attempts}."""
+        ids, token = args.get("id"), args.get("token")
+        if not isinstance(ids, bytes) or not isinstance(token, bytes) or not token or len(token) % 8 or len(ids) != 2 * len(token):
+            return {}
+        rows, _ = self.state.runs.held(ids, np.frombuffer(token, "<i8"))
+        wanted = {ids[16 * i : 16 * i + 16] for i in np.flatnonzero(rows == NO_ROW).tolist()}
+        found: dict[bytes, dict[int, int]] = {}
+        for number, data in of_runs(self.blocks(reverse=True)) if wanted else ():
+            first, last = self._span(number, data)
+            inside = [run_id for run_id in wanted if first <= int.from_bytes(run_id[:6], "big") <= last]
+            block = Block(data) if inside else None
+            for run_id in inside:
+                row = None if block is None else block.find(run_id)
+                if block is not None and row is not None:
+                    found[run_id] = block.outcomes(row)
+                    wanted.discard(run_id)
+            if not wanted:
+                break
+        return found
 
     def fired_after(self, us: int) -> list[tuple[bytes, int]]:
         """Scheduled runs in history that are later than an instant."""

@@ -206,7 +206,9 @@ class Server:
                         full and request.verb == "heartbeat" and request.args.get("checkpoint")):
                     engine.reply(connection.number, protocol.encode_error(request.id, self._refusal(full)))
                 else:
-                    found = self.keeper.look_for(request.verb, request.args) if request.verb in NEEDED else None
+                    # an executor of the pool repeats nothing: it dies with its connection
+                    needed = request.verb in NEEDED or (request.verb == "finish" and not connection.trusted)
+                    found = self.keeper.look_for(request.verb, request.args) if needed else None
                     inputs.append(Incoming(connection.number, request, connection.uid, found, connection.roles))
         effects = engine.step(now, inputs)
         for connection, request in lookups:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from .engine import Engine
 
-_NO_ROW = 0xFFFFFFFF
+NO_ROW: Final = 0xFFFFFFFF  # of a run that is not in the table
 
 
 def record_stale(engine: Engine, worker: int, rows: NDArray[np.uint32], token: NDArray[np.int64], outcome: NDArray[np.uint8],
@@ -24,7 +24,7 @@ def record_stale(engine: Engine, worker: int, rows: NDArray[np.uint32], token: N
     """
     found: dict[tuple[int, int, int], None] = {}
     room: dict[int, int] = {}
-    for i in np.flatnonzero(stale & (rows != _NO_ROW)).tolist():
+    for i in np.flatnonzero(stale & (rows != NO_ROW)).tolist():
         row, t, how = int(rows[i]), int(token[i]), int(outcome[i])
         fields = engine.state.runs.gather(rows[i : i + 1])[0]
         if fields["state"] == RunState.SKIPPED:
@@ -45,4 +45,14 @@ def record_stale(engine: Engine, worker: int, rows: NDArray[np.uint32], token: N
         engine.record("STALE", {"at": engine.now.wall_us, **arrays, "worker": worker})
 
 
-__all__ = ["record_stale"]
+def answer_repeats(past: dict[bytes, dict[int, int]], ids: bytes, token: NDArray[np.int64], outcome: NDArray[np.uint8],
+                   stale: NDArray[np.bool_]) -> None:
+    """Take those out of `stale` that repeat what counted once, of runs that are history: `past` has {token: outcome} by run id."""
+    for i in np.flatnonzero(stale).tolist():
+        ended, how = past.get(ids[16 * i : 16 * i + 16], {}), int(outcome[i])
+        # of a lease that was handed back no trace is left, and handing back what has ended does nothing
+        if ended and (how == Outcome.NOT_STARTED or ended.get(int(token[i])) == how):
+            stale[i] = False
+
+
+__all__ = ["NO_ROW", "answer_repeats", "record_stale"]
