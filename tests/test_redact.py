@@ -59,6 +59,13 @@ def test_a_job_that_hides_fields(sim):
     assert sim.answers > 5
 
 
+def test_headers_of_a_call(sim):
+    made = sim.client.put("a", Call("t").with_headers({"Auth": SECRET, "trace": "1"}), Manual(), redact="auth")
+    assert made.headers == {"Auth": MARK, "trace": "1"}
+    with pytest.raises(InvalidArgumentError, match="give the value itself"):
+        sim.client.put("a", Call("t").with_headers(made.headers), Manual())
+
+
 def changed(sim, name="a"):
     """What the newest change in a job's history says."""
     return next(iter(sim.client.history(name))).changes

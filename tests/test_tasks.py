@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from datetime import UTC, datetime, timedelta
 
+import msgpack
 import numpy as np
 import pytest
 
@@ -95,7 +96,7 @@ def test_built_in_tasks_are_off_until_allowed():
 
 
 def reply(jobs=("default/a", "team/b"), payloads=(([1], {}), ([], {"k": b"v"}))):
-    packed = [protocol.encode_payload(*p) for p in payloads]
+    packed = [msgpack.packb(p) for p in payloads]
     names = [j.encode() for j in jobs]
     return {
         "n": 2, "id": bytes(range(32)), "token": np.array([(7 << 32) + 1, (7 << 32) + 2], np.int64).tobytes(),

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     )
     from .hooks import middleware, on_start, on_stop
     from .model import Call, Command, Enqueue, Http, Job
+    from .payloads import Ext
     from .policies import Catchup, Overlap, Retry
     from .schedule import At, Cron, Every, Manual
     from .staging import Applied
@@ -67,6 +68,7 @@ __all__ = [
     "EnqueueResults",
     "Enqueued",
     "Every",
+    "Ext",
     "FailedPreconditionError",
     "FencedError",
     "Group",
@@ -118,6 +120,7 @@ _FROM = {
     "client": ("Client", "Run", "default_socket_path"),
     "hooks": ("middleware", "on_start", "on_stop"),
     "model": ("Call", "Command", "Enqueue", "Http", "Job"),
+    "payloads": ("Ext",),
     "policies": ("Catchup", "Overlap", "Retry"),
     "staging": ("Applied",),
     "schedule": ("At", "Cron", "Every", "Manual"),

@@ -23,6 +23,7 @@ from .atransport import AsyncTransport
 from .bulk import put_many_flow
 from .client import RETRY_FOR_S, TIMEOUT_S, WAIT_GRACE_S, clock_offset, default_socket_path, user_name
 from .errors import NotFoundError, WheelschedError
+from .payloads import Exts
 from .transport import check_path
 from .verbs import WAIT_S_MAX, Verbs, call_seconds, outcome, unfinished
 from .verbs_dead import AsyncDeadVerbs
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from .model import Call, Job
+    from .payloads import Ext
     from .session import Ask
     from .staging import Applied
     from .verbs import Pages
@@ -57,7 +59,7 @@ class AsyncRun(RunInfo):
     __slots__ = ("_client",)
 
     def __init__(self, raw: dict[str, Any], client: AsyncClient) -> None:
-        super().__init__(raw)
+        super().__init__(raw, client.exts)
         self._client = client
 
     async def refresh(self) -> Self:
@@ -100,8 +102,12 @@ class AsyncListing(Generic[T]):
 class AsyncClient(AsyncRunCalls, AsyncEventVerbs, AsyncDeadVerbs, AsyncLogVerbs):
     """The client of a server on this machine, for asyncio. Arguments as Client's; every method is as Client's."""
 
-    def __init__(self, path: str | os.PathLike[str] | None = None, *, timeout: Any = TIMEOUT_S, retry_for: float = RETRY_FOR_S) -> None:
-        self._verbs: Verbs[AsyncRun] = Verbs(lambda raw: AsyncRun(raw, self))
+    def __init__(
+        self, path: str | os.PathLike[str] | None = None, *, timeout: Any = TIMEOUT_S, retry_for: float = RETRY_FOR_S,
+        ext: Iterable[Ext] = (),
+    ) -> None:
+        self.exts = Exts(ext)
+        self._verbs: Verbs[AsyncRun] = Verbs(lambda raw: AsyncRun(raw, self), self.exts)
         self._times: TimeVerbs[AsyncRun] = TimeVerbs(self._verbs.read_run)
         self._timeout = call_seconds(timeout, None)
         self._transport = AsyncTransport(
@@ -145,7 +151,7 @@ class AsyncClient(AsyncRunCalls, AsyncEventVerbs, AsyncDeadVerbs, AsyncLogVerbs)
 
     async def put_many(self, jobs: Iterable[Job], *, timeout: Any = None) -> PutResults:
         """As Client.put_many."""
-        return await self._carry_out(put_many_flow(jobs), timeout)
+        return await self._carry_out(put_many_flow(jobs, self.exts), timeout)
 
     async def get(self, name: str, *, timeout: Any = None) -> JobInfo:
         """As Client.get."""

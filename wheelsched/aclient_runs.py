@@ -56,14 +56,14 @@ class AsyncRunCalls(ABC):
     ) -> AsyncRun:
         """As Client.enqueue."""
         ask = verbs_runs.enqueue(
-            self._verbs.read_run, call, policies, delay=delay, at=at, key=key, unique=unique, namespace=namespace
+            self._verbs.read_run, call, policies, delay=delay, at=at, key=key, unique=unique, namespace=namespace, exts=self._verbs.exts
         )
         run = await self._do(ask, call_timeout)
         return run if run.known else await self.run(run.id, timeout=call_timeout)
 
     async def enqueue_many(self, calls: Iterable[Enqueue | Call], *, timeout: Any = None) -> EnqueueResults:
         """As Client.enqueue_many."""
-        return await self._carry_out(enqueue_many_flow(calls), timeout)
+        return await self._carry_out(enqueue_many_flow(calls, self._verbs.exts), timeout)
 
     async def group(
         self,
@@ -77,7 +77,10 @@ class AsyncRunCalls(ABC):
         **policies: Any,
     ) -> Group[AsyncRun]:
         """As Client.group."""
-        flow = group_flow(self._verbs.next_batch, self._verbs.read_run, calls, then, policies, when=when, key=key, namespace=namespace)
+        flow = group_flow(
+            self._verbs.next_batch, self._verbs.read_run, calls, then, policies, when=when, key=key, namespace=namespace,
+            exts=self._verbs.exts,
+        )
         made = await self._carry_out(flow, call_timeout)
         return made if made.run.known else Group(await self.run(made.run.id, timeout=call_timeout), made.ids, made.existing)
 

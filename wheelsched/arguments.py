@@ -9,7 +9,8 @@ import numpy as np
 
 from . import protocol
 from .errors import InvalidArgumentError, PayloadError
-from .model import INSTANT_MAX_US, MS, NEVER, PAYLOAD_MAX
+from .model import INSTANT_MAX_US, MS, NEVER, PAYLOAD_DEPTH_MAX, PAYLOAD_MAX
+from .payloads import RAW, too_deep
 from .redact import MARK, mark_in
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def payload_of(value: Any) -> bytes:
     fault = payload_fault(value)
     if fault is not None:
         raise InvalidArgumentError(fault)
-    protocol.decode_payload(value)
+    if any(map(too_deep, protocol.decode_payload(value, RAW))):
+        raise InvalidArgumentError(f"payload: nested deeper than {PAYLOAD_DEPTH_MAX} levels")
     return bytes(value)
 
 

@@ -13,6 +13,7 @@ from .endings import end_attempts
 from .errors import InvalidArgumentError
 from .live import Beat
 from .model import CHECKPOINT_MAX, KILL_GRACE_US, NEVER, OUTPUT_MAX, PROGRESS_MAX, US, Outcome
+from .payloads import RAW
 from .records import Blobs
 from .sessions import session_of
 from .tape import STREAMS
@@ -138,6 +139,6 @@ def _outputs(args: dict[str, Any], n: int) -> dict[int, dict[str, tuple[int, byt
 def _check_value(data: bytes) -> None:
     """What the next attempt could not read is refused."""
     try:
-        protocol.decode_value(data)
+        protocol.decode_value(data, RAW)
     except (ValueError, TypeError, OverflowError, RecursionError, msgpack.exceptions.UnpackException) as e:
         raise InvalidArgumentError(f"heartbeat: checkpoint is no MessagePack value: {type(e).__name__}: {e}") from e

@@ -17,6 +17,7 @@ import msgpack
 from .definition import given_from_api
 from .errors import DeadlineExceededError, InternalError, InvalidArgumentError, UnavailableError, WheelschedError
 from .model import FRAME_JOBS_MAX, NAME_MAX, NAMESPACE_MAX, NEVER, PAYLOAD_MAX, Call, Job, parse_job_name
+from .payloads import NO_EXTS
 from .protocol import FRAME_MAX, encode_payload, encode_value
 from .schedule import At
 from .session import PIPELINE_MAX, Ask
@@ -24,6 +25,8 @@ from .views import PutResults
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
+
+    from .payloads import Exts
 
 S = TypeVar("S", bound="Results")
 
@@ -74,7 +77,8 @@ class _Frame:
 class Bulk:
     """Splits jobs into questions of at most 10,000 jobs and 1 MiB, in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, exts: Exts = NO_EXTS) -> None:
+        self._exts = exts
         self._pack = msgpack.Packer(use_bin_type=True, datetime=True).pack
         self._cache: dict[Any, tuple[dict[str, Any], bytes]] = {}
         self._last_call: Call | None = None
@@ -139,17 +143,17 @@ class Bulk:
         """The call's payload. PayloadError names what can't be stored."""
         args, kwargs = call.args, call.kwargs
         if call.headers:
-            return encode_payload(args, kwargs, call.headers)
+            return encode_payload(args, kwargs, call.headers, exts=self._exts)
         for value in (*args, *kwargs.values()) if kwargs else args:
             kind = type(value)
             if kind not in _SCALARS and (kind is not int or not -(2**63) <= value < 2**63):
-                return encode_payload(args, kwargs)
+                return encode_payload(args, kwargs, exts=self._exts)
         try:
             data: bytes = self._pack((args, kwargs))
         except ValueError:  # text that isn't UTF-8
-            return encode_payload(args, kwargs)
+            return encode_payload(args, kwargs, exts=self._exts)
         if len(data) > PAYLOAD_MAX:
-            return encode_payload(args, kwargs)
+            return encode_payload(args, kwargs, exts=self._exts)
         self._last_call, self._last_payload = call, data
         return data
 
@@ -160,7 +164,7 @@ class Bulk:
             given, _ = given_from_api(job.call, job.schedule, job.policies)
             if len(self._cache) >= _CACHE_MAX:
                 self._cache.clear()
-            found = self._cache[key] = (given, encode_value(given, "given"))
+            found = self._cache[key] = (given, encode_value(given, "given", lenient=True))
         return found
 
 
@@ -222,9 +226,9 @@ def _ask(frame: _Frame, end: int) -> Ask[tuple[list[str], bytes]]:
     return Ask("put_many", args, read, end - len(names))
 
 
-def put_many_flow(jobs: Iterable[Job]) -> Generator[tuple[str, Any], Any, PutResults]:
+def put_many_flow(jobs: Iterable[Job], exts: Exts = NO_EXTS) -> Generator[tuple[str, Any], Any, PutResults]:
     """put_many as steps; see `frames_flow`."""
-    return frames_flow(Bulk().asks(jobs), PutResults(), "jobs")
+    return frames_flow(Bulk(exts).asks(jobs), PutResults(), "jobs")
 
 
 def frames_flow(asks: Iterator[Ask[Any]], results: S, listed: str) -> Generator[tuple[str, Any], Any, S]:

@@ -21,6 +21,8 @@ from .views_runs import EnqueueResults, Group
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
+    from .payloads import Exts
+
 __all__ = ["checked_unique", "enqueue_many_flow", "group_flow"]
 
 R = TypeVar("R", bound=RunInfo)
@@ -71,9 +73,9 @@ def _columns(result: Any) -> tuple[bytes, bytes]:
     return ids, existing
 
 
-def _frames(calls: Iterable[Enqueue | Call]) -> Iterator[tuple[_Frame, int]]:
+def _frames(calls: Iterable[Enqueue | Call], exts: Exts) -> Iterator[tuple[_Frame, int]]:
     """(frame, the row behind its last one), in order. InvalidArgumentError and PayloadError carry the row in detail["row"]."""
-    bulk, frame, row = Bulk(), _Frame(), 0
+    bulk, frame, row = Bulk(exts), _Frame(), 0
     for item in calls:
         try:
             one = Enqueue(item) if isinstance(item, Call) else item
@@ -116,17 +118,17 @@ def _kind(one: Enqueue) -> tuple[tuple[dict[str, Any], str, list[str] | None], i
     parse_job_name(f"{one.namespace}/x")
     given, _ = given_from_api(one.call, None, one.policies)
     unique = checked_unique(one.unique)
-    return (given, one.namespace, unique), len(encode_value([given, one.namespace, unique], "given"))
+    return (given, one.namespace, unique), len(encode_value([given, one.namespace, unique], "given", lenient=True))
 
 
-def enqueue_many_flow(calls: Iterable[Enqueue | Call]) -> Generator[tuple[str, Any], Any, EnqueueResults]:
+def enqueue_many_flow(calls: Iterable[Enqueue | Call], exts: Exts) -> Generator[tuple[str, Any], Any, EnqueueResults]:
     """enqueue_many as steps for a client to carry out; see `bulk.frames_flow`."""
-    return frames_flow((frame.ask(end) for frame, end in _frames(calls)), EnqueueResults(), "runs")
+    return frames_flow((frame.ask(end) for frame, end in _frames(calls, exts)), EnqueueResults(), "runs")
 
 
 def group_flow(
     next_batch: Callable[[], int], read: Callable[[Any], R], calls: Iterable[Call], then: Any, policies: Mapping[str, Any], *,
-    when: Any, key: Any, namespace: str
+    when: Any, key: Any, namespace: str, exts: Exts
 ) -> Generator[tuple[str, Any], Any, Group[R]]:
     """The steps of `group`, as `bulk.frames_flow` has them. Members behind the first frame's are sent before it, and kept with the
     connection; when that is lost, the server says so, and all is sent again.
@@ -142,10 +144,10 @@ def group_flow(
     if when not in ("finished", "succeeded"):
         raise InvalidArgumentError(f"when: {str(when)[:60]!r} is not one of finished, succeeded")
     own = {name: value for name, value in policies.items() if name not in HOOKS}
-    frames = [frame for frame, _ in _frames(Enqueue(call, namespace=namespace, **own) for call in calls)]
+    frames = [frame for frame, _ in _frames((Enqueue(call, namespace=namespace, **own) for call in calls), exts)]
     given, _ = given_from_api(then, None, {name: value for name, value in policies.items() if name != "expires_after"})
-    payload = encode_payload(then.args, then.kwargs, then.headers)
-    if frames[-1].room < len(payload) + len(encode_value(given, "then")) + _ROW_ROOM:
+    payload = encode_payload(then.args, then.kwargs, then.headers, exts=exts)
+    if frames[-1].room < len(payload) + len(encode_value(given, "then", lenient=True)) + _ROW_ROOM:
         frames.append(_Frame())
     members = frames[-1].members()
     args = {

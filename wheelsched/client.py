@@ -26,6 +26,7 @@ from . import verbs_queues
 from .bulk import put_many_flow
 from .client_runs import RunCalls
 from .errors import NotFoundError, WheelschedError
+from .payloads import Exts
 from .transport import Transport, check_path
 from .verbs import WAIT_S_MAX, Verbs, call_seconds, outcome, unfinished
 from .verbs_dead import DeadVerbs
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from .model import Call, Job
+    from .payloads import Ext
     from .session import Ask
     from .staging import Applied
     from .verbs import Pages
@@ -88,7 +90,7 @@ class Run(RunInfo):
     __slots__ = ("_client",)
 
     def __init__(self, raw: dict[str, Any], client: BaseClient) -> None:
-        super().__init__(raw)
+        super().__init__(raw, client.exts)
         self._client = client
 
     def refresh(self) -> Self:
@@ -133,8 +135,9 @@ class Listing(Generic[T]):
 class BaseClient(RunCalls, EventVerbs, DeadVerbs, LogVerbs):
     """Every verb of a client; how a question reaches a server is left to `_do`."""
 
-    def __init__(self) -> None:
-        self._verbs: Verbs[Run] = Verbs(lambda raw: Run(raw, self))
+    def __init__(self, exts: Exts) -> None:
+        self.exts = exts
+        self._verbs: Verbs[Run] = Verbs(lambda raw: Run(raw, self), exts)
         self._times: TimeVerbs[Run] = TimeVerbs(lambda raw: self._verbs.read_run(raw))  # noqa: PLW0108 - the `_verbs` of a subclass
 
     @abstractmethod
@@ -179,7 +182,7 @@ class BaseClient(RunCalls, EventVerbs, DeadVerbs, LogVerbs):
         On an error the frames before it are done: `detail["accepted"]` counts their jobs, `detail["jobs"]` has
         [row, message] of those refused.
         """
-        return self._carry_out(put_many_flow(jobs), timeout)
+        return self._carry_out(put_many_flow(jobs, self.exts), timeout)
 
     def get(self, name: str, *, timeout: Any = None) -> JobInfo:
         """A job. NotFoundError."""
@@ -400,10 +403,14 @@ class Client(BaseClient):
 
     `path`: its socket, None for `default_socket_path()`. `timeout`: of each call, a duration. `retry_for`: seconds in
     which a lost connection is made again (0: never; at most 500); a first call without a server fails at once.
+    `ext`: types of the user's own that arguments and results may hold.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None = None, *, timeout: Any = TIMEOUT_S, retry_for: float = RETRY_FOR_S) -> None:
-        super().__init__()
+    def __init__(
+        self, path: str | os.PathLike[str] | None = None, *, timeout: Any = TIMEOUT_S, retry_for: float = RETRY_FOR_S,
+        ext: Iterable[Ext] = (),
+    ) -> None:
+        super().__init__(Exts(ext))
         self._timeout = call_seconds(timeout, None)
         self._transport = Transport(check_path(default_socket_path() if path is None else path), f"python client {os.getpid()}", retry_for)
 

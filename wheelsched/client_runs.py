@@ -59,7 +59,7 @@ class RunCalls(ABC):
         in whatever way, is in nobody's way.
         """
         ask = verbs_runs.enqueue(
-            self._verbs.read_run, call, policies, delay=delay, at=at, key=key, unique=unique, namespace=namespace
+            self._verbs.read_run, call, policies, delay=delay, at=at, key=key, unique=unique, namespace=namespace, exts=self._verbs.exts
         )
         run = self._do(ask, call_timeout)
         return run if run.known else self.run(run.id, timeout=call_timeout)
@@ -70,7 +70,7 @@ class RunCalls(ABC):
         The result has the id of each call's run in the order given, and whether it was there before. On an error the frames before it
         are done: `detail["accepted"]` counts their calls, `detail["runs"]` has [row, message] of those refused.
         """
-        return self._carry_out(enqueue_many_flow(calls), timeout)
+        return self._carry_out(enqueue_many_flow(calls, self._verbs.exts), timeout)
 
     def group(
         self,
@@ -91,7 +91,10 @@ class RunCalls(ABC):
         the members alone, and `on_success`, `on_failure`, `on_dead` of `then` alone. The same `key` gives the same group for 24 h, and at
         least until `then` has ended, with no ids of members.
         """
-        flow = group_flow(self._verbs.next_batch, self._verbs.read_run, calls, then, policies, when=when, key=key, namespace=namespace)
+        flow = group_flow(
+            self._verbs.next_batch, self._verbs.read_run, calls, then, policies, when=when, key=key, namespace=namespace,
+            exts=self._verbs.exts,
+        )
         made = self._carry_out(flow, call_timeout)
         return made if made.run.known else Group(self.run(made.run.id, timeout=call_timeout), made.ids, made.existing)
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from . import protocol
+    from .payloads import Exts
     from .tasks import Task
 
 LOOK_NS: Final = 50_000_000  # how often runs are looked after while any is in user code; also how long one may wait behind slow ones
@@ -150,10 +151,10 @@ class Crew(Wire):
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         sys.stdout, sys.stderr = (cast("TextIO", Routed(which, log)) for which in (0, 1))
 
-    def use(self, tasks: dict[str, Task], hooks: Hooks) -> None:
-        """The tasks that this executor serves. InvalidArgumentError for hooks that it can't call."""
+    def use(self, tasks: dict[str, Task], hooks: Hooks, exts: Exts) -> None:
+        """The tasks that this executor serves, and the types that they know. InvalidArgumentError for hooks that it can't call."""
         for runner in (self.gate, *(place.runner for place in self.places)):
-            runner.tasks, runner.around = tasks, hooks.around
+            runner.tasks, runner.around, runner.exts = tasks, hooks.around, exts
         if self.loop is not None:
             self._coroutines = frozenset(name for name, made in tasks.items() if inspect.iscoroutinefunction(made.function))
             return

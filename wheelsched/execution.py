@@ -24,6 +24,7 @@ from . import process, protocol
 from .errors import PayloadError
 from .hooks import surround
 from .model import ERROR_TEXT_MAX, OUTPUT_MAX, Outcome
+from .payloads import NO_EXTS
 from .tasks import Batch, RunContext, Task, enter_run
 from .verdicts import bases_of, name_of, verdict
 
@@ -45,6 +46,7 @@ class Work(Batch):
 
     def __init__(self, reply: dict[str, Any], runner: Runner) -> None:
         super().__init__(reply)
+        self.exts = runner.exts
         self._runner = runner
         self.rows: Iterator[int] = iter(range(self.n))  # who takes a row from it has it: atomic, so two threads may
         self.done = 0  # rows below have ended
@@ -224,6 +226,7 @@ class Runner:
         self.wire = wire
         self.tasks: dict[str, Task] = {}
         self.around: Sequence[Callable[[RunContext], Any]] = ()  # middleware
+        self.exts = NO_EXTS
         self.progress_ns = 0  # when some was sent
         self.asked = 0  # the token whose user code has learnt that it was told to end
         self._skips_seen = 0
@@ -235,7 +238,7 @@ class Runner:
         words, outputs, now = self.words, self.outputs, time.monotonic_ns
         tokens, ends, payload, spec_of = work.tokens, work.payload_end, work.payload, work.spec_of
         begun, ended, results = work.begun_ns, work.ended_ns, work.results
-        unpack, enter = msgpack.unpackb, enter_run
+        unpack, enter, hook = msgpack.unpackb, enter_run, self.exts.decode
         made = [self.tasks[spec["task"]] for spec in work.specs]
         functions = [None if self.around or one.batch else one.function for one in made]
         mono, started, skips = process.W_MONO_NS, process.W_STARTED, process.W_SKIPS
@@ -261,7 +264,8 @@ class Runner:
                     entered = now()
                     value = function()
                 else:
-                    call = unpack(payload[start : ends[row]], raw=False, strict_map_key=True, timestamp=3)  # args, kwargs, perhaps headers
+                    # args, kwargs, perhaps headers
+                    call = unpack(payload[start : ends[row]], raw=False, strict_map_key=True, timestamp=3, ext_hook=hook)
                     entered = now()
                     value = function(*call[0], **call[1])
                 if value is not None and type(value) is CoroutineType:
@@ -416,7 +420,7 @@ class Runner:
 
     def _returned(self, work: Work, row: int, value: Any) -> None:
         """Keep what a run returned. PayloadError for what can't be kept."""
-        data = protocol.encode_value(value, "return value")
+        data = protocol.encode_value(value, "return value", self.exts, lenient=True)
         if len(data) > OUTPUT_MAX:
             raise PayloadError(f"return value of {len(data)} bytes: at most {OUTPUT_MAX} are kept; store it elsewhere and return its key")
         work.results[row] = {"value": data}

@@ -56,6 +56,7 @@ class Simulated(Batch):
 
     def __init__(self, reply: dict[str, Any], sim: Simulator) -> None:
         super().__init__(reply)
+        self.exts = sim.exts
         self._sim = sim
         self._started_us = sim.now_us
         silence_us = self.specs[0].get("heartbeat_timeout_us", NEVER)
@@ -180,7 +181,8 @@ class Inline:
                 else:
                     args, kwargs = batch.arguments(0)
                     value = task.function(*args, **kwargs)
-                data = {} if value is None else {"value": protocol.encode_value(value)}
+                if value is not None:
+                    data = {"value": protocol.encode_value(value, "return value", batch.exts, lenient=True)}
         except Ended:
             return held.outcome, {"type": f"wheelsched.{held.outcome.name.title().replace('_', '')}", "message": held.why()}
         except (Exception, SystemExit) as e:  # noqa: BLE001 - whatever user code raises fails this run, and only this run

@@ -4,7 +4,7 @@ Transport: a stream Unix socket (the pool's executors: a socketpair). Version 1.
 
 Frame: 4 bytes big-endian length of the body, then the body, one MessagePack array. A request's body is at most
 1 MiB, a reply's at most 64 MiB. Text is UTF-8. Map keys are text. Nesting deeper than 500 levels, arrays and maps of
-over 100,000 items and extension types other than the timestamp in payloads are refused.
+over 100,000 items and extension types outside of payloads are refused.
 
     request   [id, verb, args]            id: positive int64, chosen by the client, echoed; args: a map
     reply     [id, "ok", result]   or   [id, "error", {"code", "message", "detail"}]
@@ -22,15 +22,15 @@ unavailable deadline_exceeded fenced unimplemented internal.
 Instants and durations are int64 microseconds (`_us`); instants since the epoch, UTC; 2**63-1 is "never".
 A *column* is a bin of little-endian numbers, one a row (i64: 8 bytes, u32: 4, u8: 1). *Sparse* is a list of [row, value] pairs.
 Run ids are 16 bytes in columns and 32 hex digits in results. A payload is a bin: MessagePack [args, kwargs], or
-[args, kwargs, headers], with None, bool, int64, float, text, bin, list, map with text keys and the timestamp extension (-1) for
-aware datetimes. `headers` is a map of names to texts, at most 32 of 8,192 characters, left out when empty: what came with a call (as a
+[args, kwargs, headers], with None, bool, int64, float, text, bin, list, map with text keys, the timestamp extension (-1) for aware
+datetimes, and extension types 0 to 127 for types of users' own: each holds MessagePack of such a value, and only who knows the type knows
+what it means. `headers` is a map of names to texts, at most 32 of 8,192 characters, left out when empty: what came with a call (as a
 trace context), the same in every attempt, and in the runs that its hooks make. `cause` is not a client's to give: a run that an
 `on_missed` made has in it {"cause": {job, jobs, reason ("missed" or "late"), from_us, until_us, count}}: a job's name, the first of so
-many; how many occurrences, from the first to the last nominal time, were not run or started late. One that `on_success`,
-`on_failure` or `on_dead` made has {"cause": {reason ("success", "failure" or "dead"), job, run_id (text), value, error}}:
-the run that ended, the `value` of its result (a bin or nil; over 8 KiB it is left out, with its size as value_left_out), {type,
-message} of its last error or nil. The one behind a group:
-{"cause": {reason "group", group (id of that run), members, succeeded, failed, cancelled}}, how many ended how.
+many; how many occurrences, from the first to the last nominal time, were not run or started late. One that `on_success`, `on_failure` or
+`on_dead` made has {"cause": {reason ("success", "failure" or "dead"), job, run_id (text), value, error}}: the run that ended, the `value`
+of its result (a bin or nil; over 8 KiB it is left out, with its size as value_left_out), {type, message} of its last error or nil. The
+one behind a group: {"cause": {reason "group", group (id of that run), members, succeeded, failed, cancelled}}, how many ended how.
 
 Every mutating request carries `rid`, a client-made bin of 16 bytes that is remembered durably for 10 minutes: a repeat is
 answered as the first was and does nothing.
@@ -228,12 +228,18 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
 
 from .errors import InvalidArgumentError, PayloadError, WheelschedError, error_from_wire
-from .model import PAYLOAD_DEPTH_MAX, PAYLOAD_MAX
+from .model import PAYLOAD_MAX
+from .payloads import NO_EXTS, RAW, pack, storable, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .payloads import Exts
 
 VERSION: Final = 1
 FRAME_MAX: Final = 1024 * 1024
@@ -365,47 +371,9 @@ def parse_reply(body: bytes) -> Reply:
     raise InvalidArgumentError(f"the server's answer has the unknown kind {str(kind)[:40]!r}")
 
 
-def _check_payload(value: Any, path: str, depth: int) -> None:
-    """PayloadError naming the path of the first thing that can't be stored. Iterates containers only."""
-    if value is None or isinstance(value, bool | float | str | bytes):
-        return
-    if isinstance(value, int):
-        if not -(2**63) <= value < 2**63:
-            raise PayloadError(f"{path}: {value} does not fit in int64; pass it as text")
-        return
-    if depth > PAYLOAD_DEPTH_MAX:
-        raise PayloadError(f"{path}: nested deeper than {PAYLOAD_DEPTH_MAX} levels")
-    if isinstance(value, list | tuple):
-        for i, item in enumerate(value):
-            _check_payload(item, f"{path}[{i}]", depth + 1)
-        return
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if not isinstance(key, str):
-                raise PayloadError(f"{path}: key {key!r} is {type(key).__name__}; keys must be text")
-            _check_payload(item, f"{path}.{key}", depth + 1)
-        return
-    if type(value).__name__ == "datetime":
-        if value.utcoffset() is None:
-            raise PayloadError(f"{path}: the datetime {value.isoformat()} has no time zone; add one")
-        return
-    raise PayloadError(
-        f"{path}: {type(value).__name__} can't be stored; use None, bool, int, float, str, bytes, list, dict or an aware datetime"
-    )
-
-
-def encode_value(value: Any, what: str = "value") -> bytes:
-    """MessagePack of one payload value. PayloadError names the path of what can't be stored."""
-    _check_payload(value, what, 0)
-    return _pack(value, what)
-
-
-def _pack(value: Any, what: str) -> bytes:
-    try:
-        data: bytes = msgpack.packb(value, use_bin_type=True, datetime=True)
-    except (ValueError, OverflowError, TypeError) as e:
-        raise PayloadError(f"{what}: {e}") from e
-    return data
+def encode_value(value: Any, what: str = "value", exts: Exts = NO_EXTS, *, lenient: bool = False) -> bytes:
+    """MessagePack of one payload value. PayloadError names the path of what can't be stored; `lenient`: see `payloads.storable`."""
+    return pack(storable(value, what, exts, lenient=lenient))
 
 
 def check_headers(headers: Any) -> dict[str, str]:
@@ -420,38 +388,42 @@ def check_headers(headers: Any) -> dict[str, str]:
     return dict(headers)
 
 
-def encode_payload(args: tuple[Any, ...] | list[Any], kwargs: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> bytes:
+def encode_payload(
+    args: tuple[Any, ...] | list[Any], kwargs: Mapping[str, Any], headers: Mapping[str, str] | None = None, *, exts: Exts = NO_EXTS
+) -> bytes:
     """The payload of a call. PayloadError names the path of what can't be stored, or says by how much it is too large."""
-    _check_payload(args, "args", 0)
-    _check_payload(kwargs, "kwargs", 0)
-    parts: list[Any] = [list(args), dict(kwargs)]
+    parts = [storable(list(args), "args", exts), storable(dict(kwargs), "kwargs", exts)]
     if headers:
-        parts.append(check_headers(headers))
-    data = _pack(parts, "payload")
+        parts.append(storable(check_headers(headers), "headers", lenient=True))
+    data = pack(parts)
     if len(data) > PAYLOAD_MAX:
         raise PayloadError(f"payload of {len(data)} bytes: at most {PAYLOAD_MAX} are allowed; store large data elsewhere and pass its key")
     return data
 
 
-def decode_value(data: bytes | memoryview) -> Any:
-    """The value that `encode_value` stored."""
-    return msgpack.unpackb(data, raw=False, strict_map_key=True, timestamp=3)
+def decode_value(data: bytes | memoryview, hook: Callable[[int, bytes], Any] = NO_EXTS.decode) -> Any:
+    """The value that `encode_value` stored; `hook` makes those of extension types."""
+    return unpack(data, hook)
 
 
-def decode_payload(data: bytes | memoryview) -> tuple[list[Any], dict[str, Any]]:
+def decode_payload(
+    data: bytes | memoryview, hook: Callable[[int, bytes], Any] = NO_EXTS.decode
+) -> tuple[list[Any], dict[str, Any]]:
     """(args, kwargs) of a stored payload. PayloadError when it isn't one."""
-    args, kwargs, _ = _decoded(data)
+    args, kwargs, _ = _decoded(data, hook)
     return args, kwargs
 
 
 def decode_headers(data: bytes | memoryview) -> dict[str, Any]:
     """The headers of a stored payload; empty when it has none. PayloadError when it isn't one."""
-    return _decoded(data)[2]
+    return _decoded(data, RAW)[2]
 
 
-def _decoded(data: bytes | memoryview) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
+def _decoded(data: bytes | memoryview, hook: Callable[[int, bytes], Any]) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
     try:
-        args, kwargs, *rest = msgpack.unpackb(data, raw=False, strict_map_key=True, timestamp=3)
+        args, kwargs, *rest = unpack(data, hook)
+    except PayloadError:
+        raise
     except (ValueError, TypeError, OverflowError, RecursionError, msgpack.exceptions.UnpackException) as e:
         raise PayloadError(f"stored payload can't be read: {type(e).__name__}: {e}") from e
     headers = rest[0] if rest else {}

@@ -1,7 +1,7 @@
 """Redaction: argument fields whose values the server shows to nobody. Workers get them; listings, histories and diffs do not.
 
-A field is named by a keyword argument or by the key of a map at any depth within the arguments, in any case of letters, or, in a job's
-own `redact`, by the position of a positional argument ("0" is the first). Pure.
+A field is named by a keyword argument, a header of the call or the key of a map at any depth within the arguments, in any case of
+letters, or, in a job's own `redact`, by the position of a positional argument ("0" is the first). Pure.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Redaction:
         try:
             args, kwargs, *headers = msgpack.unpackb(payload, raw=False)
             shown = [[MARK if str(i) in names and arg not in _NOTHING else _hidden(arg, names) for i, arg in enumerate(args)],
-                     _hidden(dict(kwargs), names), *headers]
+                     *(_hidden(dict(part), names) for part in (kwargs, *headers))]
             data: bytes = msgpack.packb(shown)
         except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException):
             return _UNREADABLE
@@ -60,7 +60,7 @@ def mark_in(payload: bytes) -> bool:
     if _PACKED_MARK not in payload:
         return False
     try:
-        return _has_mark(msgpack.unpackb(payload, raw=False)[:2])
+        return _has_mark(msgpack.unpackb(payload, raw=False))
     except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException):
         return False  # unreadable: not this check's matter
 

@@ -14,6 +14,7 @@ from .bulk import definition_key
 from .definition import POLICIES, given_from_api
 from .errors import FailedPreconditionError, InternalError, InvalidArgumentError, WheelschedError
 from .model import FRAME_JOBS_MAX, MS, NEVER, NOTE_MAX, Call, Job, format_duration, parse_job_name, to_datetime
+from .payloads import NO_EXTS, RAW
 from .protocol import FRAME_MAX, decode_headers, decode_payload, encode_payload
 from .schedule import At, Cron, Every, schedule_from_wire
 from .session import PIPELINE_MAX, Ask
@@ -21,6 +22,8 @@ from .views import plain, rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
+
+    from .payloads import Exts
 
 __all__ = ["Applied", "apply_flow", "check_job", "schedule_text", "schedule_words"]
 
@@ -67,7 +70,7 @@ _Checked = tuple[str, dict[str, Any], bytes, int, bytes, str, bool | None]
 _Cache = dict[Any, tuple[dict[str, Any], bytes, int]]
 
 
-def check_job(job: Any, cache: _Cache | None = None) -> _Checked:
+def check_job(job: Any, cache: _Cache | None = None, exts: Exts = NO_EXTS) -> _Checked:
     """(name, given, the same packed, param_us, payload, note, paused) of a job for `apply`, whose policies may have `note` and `paused`.
 
     `cache` keeps what jobs of one definition share. InvalidArgumentError and PayloadError for the first thing that is wrong.
@@ -93,7 +96,7 @@ def check_job(job: Any, cache: _Cache | None = None) -> _Checked:
         found = given, msgpack.packb(given, use_bin_type=True), param_us
         if cache is not None and len(cache) < _CACHE_MAX:
             cache[key] = found
-    return name, *found, encode_payload(job.call.args, job.call.kwargs, job.call.headers), note, paused
+    return name, *found, encode_payload(job.call.args, job.call.kwargs, job.call.headers, exts=exts), note, paused
 
 
 class _Frame:
@@ -139,14 +142,14 @@ class _Frame:
         }
 
 
-def _frames(jobs: Iterable[Job]) -> tuple[list[dict[str, Any]], int]:
+def _frames(jobs: Iterable[Job], exts: Exts) -> tuple[list[dict[str, Any]], int]:
     """All frames, and how many jobs are in them. InvalidArgumentError with every job that is wrong in detail["jobs"]."""
     frames, frame, n = [], _Frame(), 0
     faults: list[list[Any]] = []
     cache: _Cache = {}
     for job in jobs:
         try:
-            checked = check_job(job, cache)
+            checked = check_job(job, cache, exts)
         except WheelschedError as e:
             faults.append([n, f"job {str(getattr(job, 'name', '?'))[:200]!r}: {e.message}"])
         else:
@@ -164,7 +167,7 @@ def _frames(jobs: Iterable[Job]) -> tuple[list[dict[str, Any]], int]:
 
 
 def apply_flow(
-    next_batch: Callable[[], int], jobs: Iterable[Job], prune: Any, dry_run: Any, calendars: Mapping[str, Any]
+    next_batch: Callable[[], int], jobs: Iterable[Job], prune: Any, dry_run: Any, calendars: Mapping[str, Any], exts: Exts
 ) -> Generator[tuple[str, Any], Any, Applied]:
     """The steps of `apply` for a client to carry out: ("start", Ask) -> a handle, ("finish", handle) -> its answer, ("drop", handle).
 
@@ -174,7 +177,7 @@ def apply_flow(
         raise InvalidArgumentError("prune: a pattern of job names is wanted, such as 'billing/*'")
     if not isinstance(dry_run, bool):
         raise InvalidArgumentError(f"dry_run: True or False is wanted, not {str(dry_run)[:60]}")
-    frames, n = _frames(jobs)
+    frames, n = _frames(jobs, exts)
     args = {"jobs": n, "prune": None if prune is None else prune.removeprefix("default/"), "dry_run": dry_run, "calendars": dict(calendars)}
     for left in reversed(range(_TRIES)):
         batch = next_batch()
@@ -246,7 +249,7 @@ def _instant(us: Any) -> str:
 def _payload(data: Any) -> str:
     if not isinstance(data, bytes):
         return str(data)
-    args, kwargs = decode_payload(data)
+    args, kwargs = decode_payload(data, RAW)
     shown = [repr(plain(a)) for a in args] + [f"{k}={plain(v)!r}" for k, v in kwargs.items()]
     return f"({', '.join(shown)})" + "".join(f" {k}={v!r}" for k, v in decode_headers(data).items())
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, Type
 from . import protocol
 from .errors import FailedPreconditionError, FencedError, InvalidArgumentError, PayloadError
 from .model import CHECKPOINT_MAX, PRIORITY_MAX, PROGRESS_MAX, Call, display_name, parse_duration, parse_task_name, to_datetime
+from .payloads import NO_EXTS, Ext, Exts
 from .policies import Retry
 
 if TYPE_CHECKING:
@@ -141,8 +142,16 @@ def load_tasks(modules: Iterable[str]) -> dict[str, Task]:
     return found
 
 
+def load_exts(modules: Iterable[str], more: Iterable[Ext] = ()) -> Exts:
+    """The Exts that are variables of modules, and more. InvalidArgumentError for two of one code or one type."""
+    found = [value for module in modules for value in vars(import_module(module)).values() if isinstance(value, Ext)]
+    return Exts([*found, *more])
+
+
 class Batch:
     """Runs as one lease reply brought them, still in columns. Rows are in token order; instants are int64 microseconds."""
+
+    exts = NO_EXTS  # of the worker
 
     def __init__(self, reply: dict[str, Any]) -> None:
         n: int = reply["n"]
@@ -177,7 +186,7 @@ class Batch:
 
     def arguments(self, row: int) -> tuple[list[Any], dict[str, Any]]:
         """(args, kwargs) of a row, decoded anew. PayloadError when they can't be read."""
-        return protocol.decode_payload(self._payload(row))
+        return protocol.decode_payload(self._payload(row), self.exts.decode)
 
     def headers(self, row: int) -> dict[str, Any]:
         """What came with a row's arguments; empty for most. PayloadError when it can't be read."""
@@ -276,14 +285,14 @@ class RunContext:
         if "value" in cause:
             value = cause.pop("value")
             cause = {key.replace("value", "output"): known for key, known in cause.items()}
-            return {**cause, "output": None if value is None else protocol.decode_value(value)}
+            return {**cause, "output": None if value is None else protocol.decode_value(value, self._batch.exts.decode)}
         return {key.removesuffix("_us"): to_datetime(value) if key.endswith("_us") else value for key, value in cause.items()}
 
     @property
     def last_result(self) -> Any:
         """The value that the job's last successful run returned; None when there is none."""
         data = self._batch.last_result.get(self._row)
-        return None if data is None else protocol.decode_value(data)
+        return None if data is None else protocol.decode_value(data, self._batch.exts.decode)
 
     @property
     def args(self) -> list[Any]:
@@ -314,7 +323,7 @@ class RunContext:
     def checkpoint(self) -> Any:
         """The last value that an attempt of this run kept with `heartbeat(checkpoint=...)`; None when there is none."""
         data = self._batch.checkpoints.get(self._row)
-        return None if data is None else protocol.decode_value(data)
+        return None if data is None else protocol.decode_value(data, self._batch.exts.decode)
 
     def heartbeat(self, progress: Any = "", checkpoint: Any = None) -> None:
         """Say that this run goes on (see `heartbeat_timeout`), with its progress as a text of at most 1,000 characters; an empty one
@@ -325,7 +334,7 @@ class RunContext:
         letter keeps it. PayloadError for what can't be kept; FencedError when this attempt no longer holds the run: stop then, another
         one may be at work.
         """
-        data = None if checkpoint is None else protocol.encode_value(checkpoint, "checkpoint")
+        data = None if checkpoint is None else protocol.encode_value(checkpoint, "checkpoint", self._batch.exts)
         if data is not None and len(data) > CHECKPOINT_MAX:
             raise PayloadError(f"checkpoint of {len(data)} bytes: at most {CHECKPOINT_MAX} are kept; store it elsewhere and keep its key")
         self._batch.heartbeat(self._row, str(progress)[:PROGRESS_MAX], data)

@@ -26,7 +26,7 @@ from .inline import WORKER, Inline
 from .memory_journal import Batch, MemoryJournal
 from .model import MS, NEVER, US, Outcome, parse_duration, parse_instant, parse_job_name, to_datetime
 from .state import recover
-from .tasks import ATTRIBUTE, Task, load_tasks
+from .tasks import ATTRIBUTE, Task, load_exts, load_tasks
 from .testing_reads import LOOKED_UP, look_up
 from .turn import ClockBack, Effects, Incoming, Now, WorkerGone
 from .tzif import Zones
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from types import ModuleType, TracebackType
     from typing import Self
 
+    from .payloads import Ext
     from .session import Ask
     from .views_events import EventPage
 
@@ -77,8 +78,8 @@ class SimClient(BaseClient):
     """The client's face on a Simulator: the same verbs, answers and errors."""
 
     def __init__(self, sim: Simulator) -> None:
-        super().__init__()
-        self._verbs: Verbs[Run] = Verbs(lambda raw: SimRun(raw, self))
+        super().__init__(sim.exts)
+        self._verbs: Verbs[Run] = Verbs(lambda raw: SimRun(raw, self), sim.exts)
         self.sim = sim
         self._rids = 0
 
@@ -121,18 +122,21 @@ class SimClient(BaseClient):
 
 class Simulator:
     """A scheduler of one's own. `start`: aware datetime or RFC 3339 text; `modules`: where tasks are, as names or modules;
-    `tasks`: further ones, as {name: function} or functions marked with `@task`.
+    `tasks`: further ones, as {name: function} or functions marked with `@task`; `ext`: types
+    that arguments and results may hold, beside those in the modules.
     """
 
     def __init__(self, start: Any = "2026-01-01T00:00:00Z", modules: Iterable[str | ModuleType] = (), *,
-                 tasks: Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]] = ()) -> None:
+                 tasks: Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]] = (), ext: Iterable[Ext] = ()) -> None:
         """InvalidArgumentError for a start without a time zone; ImportError for a module that can't be imported."""
         self.now_us = parse_instant(start, "start")  # the wall clock
         self._mono_us = 0
         self.journal = MemoryJournal()
-        self.client = SimClient(self)
         names = [m if isinstance(m, str) else m.__name__ for m in modules]
-        self._inline = Inline(self, _collected(names, tasks), load_hooks(names))
+        found = _collected(names, tasks)
+        self.exts = load_exts(names, ext)
+        self.client = SimClient(self)
+        self._inline = Inline(self, found, load_hooks(names))
         self._last_id = 0
         self._answers: dict[tuple[int, int], Any] = {}
         self._effects = Effects()
@@ -315,7 +319,7 @@ class Simulator:
             row = None if run.final else self.engine.state.find_run(bytes.fromhex(run.id))
             if row is None or (task is not None and run.task != task) or (queue is not None and run.queue != queue):
                 continue
-            have_args, have_kwargs = protocol.decode_payload(self.engine.state.runs.blobs(row)[0])
+            have_args, have_kwargs = protocol.decode_payload(self.engine.state.runs.blobs(row)[0], self.exts.decode)
             if (args is ANY or have_args == list(args)) and (kwargs is ANY or have_kwargs == dict(kwargs)) \
                     and (at_us is None or run.scheduled_at == to_datetime(at_us)):
                 found.append(run)
@@ -340,9 +344,7 @@ class Simulator:
         return ", ".join(f"{run.task} ({run.job}, {run.state})" for run in self.enqueued()[:20]) or "none"
 
 
-def _collected(
-    modules: Iterable[str], tasks: Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]
-) -> dict[str, Task]:
+def _collected(modules: list[str], tasks: Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]) -> dict[str, Task]:
     found = load_tasks(modules)
     if isinstance(tasks, Mapping):
         found |= {name: Task(name, function, {}) for name, function in tasks.items()}

@@ -27,6 +27,7 @@ from .model import (
     parse_job_name,
     to_datetime,
 )
+from .payloads import NO_EXTS
 from .protocol import encode_payload
 from .session import Ask
 from .staging import apply_flow
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from .model import Job
+    from .payloads import Exts
     from .staging import Applied
 
 __all__ = [
@@ -145,10 +147,6 @@ def as_map(result: Any) -> dict[str, Any]:
     return result
 
 
-def _job(result: Any) -> JobInfo:
-    return JobInfo(as_map(result))
-
-
 def _instants(result: Any) -> list[datetime]:
     if not isinstance(result, list):
         raise InternalError("the server's answer is no list of instants")
@@ -189,8 +187,9 @@ class Pages(Generic[T]):
 class Verbs(Generic[R]):
     """Every verb as an Ask. Errors: InvalidArgumentError and PayloadError for what the caller passed."""
 
-    def __init__(self, make_run: Callable[[dict[str, Any]], R]) -> None:
+    def __init__(self, make_run: Callable[[dict[str, Any]], R], exts: Exts = NO_EXTS) -> None:
         self._make_run = make_run
+        self.exts = exts
         self._batches = count(1)  # numbers of what is staged; each is used once on this client's connections
 
     def next_batch(self) -> int:
@@ -200,6 +199,9 @@ class Verbs(Generic[R]):
     def read_run(self, result: Any) -> R:
         """The client's own kind of run, from the server's map."""
         return self._make_run(as_map(result))
+
+    def _job(self, result: Any) -> JobInfo:
+        return JobInfo(as_map(result), self.exts)
 
     def put(
         self, name: Any, call: Any, schedule: Any, policies: Mapping[str, Any], *, paused: Any, note: Any, version: Any
@@ -216,16 +218,16 @@ class Verbs(Generic[R]):
             "name": parse_job_name(name),
             "given": given,
             "param_us": param_us,
-            "payload": encode_payload(call.args, call.kwargs, call.headers),
+            "payload": encode_payload(call.args, call.kwargs, call.headers, exts=self.exts),
             "paused": paused,
             "note": checked_text(note, "note", NOTE_MAX),
             "version": version,
         }
-        return Ask("put", args, _job)
+        return Ask("put", args, self._job)
 
     def get(self, name: Any) -> Ask[JobInfo]:
         """One job."""
-        return Ask("get", {"name": parse_job_name(name)}, _job)
+        return Ask("get", {"name": parse_job_name(name)}, self._job)
 
     def next(self, name: Any, n: Any) -> Ask[list[datetime]]:
         """Its next nominal times."""
@@ -235,15 +237,15 @@ class Verbs(Generic[R]):
 
     def pause(self, name: Any, note: Any) -> Ask[JobInfo]:
         """Stop a job's occurrences."""
-        return Ask("pause", {"name": parse_job_name(name), "note": checked_text(note, "note", NOTE_MAX)}, _job)
+        return Ask("pause", {"name": parse_job_name(name), "note": checked_text(note, "note", NOTE_MAX)}, self._job)
 
     def resume(self, name: Any, catchup: Any) -> Ask[JobInfo]:
         """Go on."""
-        return Ask("resume", {"name": parse_job_name(name), "catchup": checked_word(catchup, "catchup", _RESUME)}, _job)
+        return Ask("resume", {"name": parse_job_name(name), "catchup": checked_word(catchup, "catchup", _RESUME)}, self._job)
 
     def delete(self, name: Any) -> Ask[JobInfo]:
         """End a job."""
-        return Ask("delete", {"name": parse_job_name(name)}, _job)
+        return Ask("delete", {"name": parse_job_name(name)}, self._job)
 
     def trigger(self, name: Any, key: Any) -> Ask[R]:
         """Run a job now."""
@@ -271,7 +273,7 @@ class Verbs(Generic[R]):
         """Makes the pages of a listing of jobs."""
         args = {"match": checked_glob(match), "state": checked_word(state, "state", _JOB_STATES)}
         total = checked_limit(limit)
-        return lambda: Pages("jobs", args, total, JobInfo)
+        return lambda: Pages("jobs", args, total, self._job)
 
     def runs(
         self, job: Any, state: Any, *, since: Any, until: Any, skipped: Any, late: Any, limit: Any
@@ -292,7 +294,7 @@ class Verbs(Generic[R]):
         self, jobs: Iterable[Job], prune: Any, dry_run: Any, calendars: Mapping[str, Any]
     ) -> Generator[tuple[str, Any], Any, Applied]:
         """Put many jobs and calendars in one commit; the steps of `apply_flow`."""
-        return apply_flow(self.next_batch, jobs, prune, dry_run, calendars)
+        return apply_flow(self.next_batch, jobs, prune, dry_run, calendars, self.exts)
 
 
 def outcome(run: RunInfo) -> Any:

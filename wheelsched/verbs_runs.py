@@ -17,6 +17,8 @@ from .views import RunInfo
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from .payloads import Exts
+
 __all__ = ["cancel", "cancel_many", "enqueue"]
 
 R = TypeVar("R", bound=RunInfo)
@@ -24,7 +26,8 @@ _OPEN: Final = ("scheduled", "queued", "retry_wait", "leased", "running")
 
 
 def enqueue(
-    read: Callable[[Any], R], call: Any, policies: Mapping[str, Any], *, delay: Any, at: Any, key: Any, unique: Any, namespace: Any
+    read: Callable[[Any], R], call: Any, policies: Mapping[str, Any], *, delay: Any, at: Any, key: Any, unique: Any, namespace: Any,
+    exts: Exts
 ) -> Ask[R]:
     """One run, now, after a delay or at an instant."""
     call = checked_call(call)
@@ -33,7 +36,8 @@ def enqueue(
     parse_job_name(f"{namespace}/x")
     given, _ = given_from_api(call, None, policies)
     args = {
-        "given": given, "payload": encode_payload(call.args, call.kwargs, call.headers), "namespace": namespace, "key": checked_key(key),
+        "given": given, "payload": encode_payload(call.args, call.kwargs, call.headers, exts=exts), "namespace": namespace,
+        "key": checked_key(key),
     }
     fields = checked_unique(unique)
     if fields is not None:

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast, overload
 
 from .errors import InternalError, PayloadError
 from .model import FINAL_STATES, NEVER, US, display_name, to_datetime
+from .payloads import NO_EXTS, RAW, unpack
 from .protocol import decode_headers, decode_payload, decode_value
 from .schedule import as_written
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from .payloads import Exts
     from .schedule import Schedule
 
 __all__ = ["Attempt", "JobInfo", "PutResults", "RunError", "RunInfo", "Waiting", "plain", "rfc3339"]
@@ -39,7 +41,11 @@ def rfc3339(value: datetime | None) -> str | None:
 
 
 def plain(value: Any) -> Any:
-    """A payload value as JSON has it: datetimes as RFC 3339 text, bytes as base64 text, NaN and infinities as text."""
+    """A payload value as JSON has it: datetimes as RFC 3339 text, bytes as base64 text, NaN and infinities as text,
+    an extension type of the wire as {"ext": its code, "value": what it holds}.
+    """
+    if isinstance(value, RAW):
+        return {"ext": value.code, "value": plain(unpack(value.data, RAW))}
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, datetime):
@@ -53,9 +59,11 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _value(data: bytes) -> Any:
+def _value(data: bytes, hook: Callable[[int, bytes], Any]) -> Any:
     try:
-        return decode_value(data)
+        return decode_value(data, hook)
+    except PayloadError:
+        raise
     except (ValueError, OverflowError) as e:
         raise PayloadError(f"the stored return value can't be read: {type(e).__name__}: {e}") from e
 
@@ -75,10 +83,11 @@ class RunError:
 class _Raw:
     """Holds one answer of the server."""
 
-    __slots__ = ("_raw",)
+    __slots__ = ("_exts", "_raw")
 
-    def __init__(self, raw: dict[str, Any]) -> None:
+    def __init__(self, raw: dict[str, Any], exts: Exts = NO_EXTS) -> None:
         self._raw = raw
+        self._exts = exts
 
 
 class _Field(Generic[T]):
@@ -114,7 +123,7 @@ class _HasResult(_Raw):
     def output(self) -> Any:
         """The return value; None when there is none. PayloadError when it can't be read."""
         data = self._result.get("value")
-        return None if data is None else _value(data)
+        return None if data is None else _value(data, self._exts.decode)
 
     @property
     def cpu(self) -> float | None:
@@ -159,7 +168,7 @@ class _HasResult(_Raw):
     def _result_dict(self) -> dict[str, Any]:
         error = self.error
         return {
-            "output": plain(self.output),
+            "output": None if (data := self._result.get("value")) is None else plain(_value(data, RAW)),
             "stdout": self.stdout.decode("utf-8", "replace"),
             "stderr": self.stderr.decode("utf-8", "replace"),
             "stdout_cut": self.stdout_cut,
@@ -255,7 +264,7 @@ class RunInfo(_HasResult):
     @property
     def attempts(self) -> list[Attempt]:
         """Every attempt, oldest first; empty in listings that leave them out."""
-        return [Attempt(raw) for raw in self._raw.get("attempts") or ()]
+        return [Attempt(raw, self._exts) for raw in self._raw.get("attempts") or ()]
 
     @property
     def stale(self) -> list[dict[str, Any]]:
@@ -363,13 +372,13 @@ class JobInfo(_Raw):
 
     @property
     def args(self) -> list[Any]:
-        """The call's arguments."""
-        return self._call[0]
+        """The call's arguments. PayloadError when they can't be read, as for a type whose Ext this client was not given."""
+        return self._call(self._exts.decode)[0]
 
     @property
     def kwargs(self) -> dict[str, Any]:
-        """The call's keyword arguments."""
-        return self._call[1]
+        """The call's keyword arguments. PayloadError as for `args`."""
+        return self._call(self._exts.decode)[1]
 
     @property
     def headers(self) -> dict[str, str]:
@@ -377,10 +386,9 @@ class JobInfo(_Raw):
         payload = self._raw.get("payload")
         return {} if payload is None else decode_headers(payload)
 
-    @property
-    def _call(self) -> tuple[list[Any], dict[str, Any]]:
+    def _call(self, hook: Callable[[int, bytes], Any]) -> tuple[list[Any], dict[str, Any]]:
         payload = self._raw.get("payload")
-        return ([], {}) if payload is None else decode_payload(payload)
+        return ([], {}) if payload is None else decode_payload(payload, hook)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON: times as RFC 3339 text with microseconds and Z, durations of `spec` in microseconds."""
@@ -393,7 +401,8 @@ class JobInfo(_Raw):
         if kind in ("at", "every"):
             schedule: Any = self.schedule
             out |= {"at": rfc3339(schedule.instant)} if kind == "at" else {"anchor": rfc3339(schedule.anchor)}
-        return {**out, "args": plain(self.args), "kwargs": plain(self.kwargs), **({"headers": self.headers} if self.headers else {})}
+        args, kwargs = self._call(RAW)
+        return {**out, "args": plain(args), "kwargs": plain(kwargs), **({"headers": self.headers} if self.headers else {})}
 
     def __repr__(self) -> str:
         return f"<Job {self.name}: {self.state}>"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .definition import SERVER_KEYS
 from .model import HOOKS, NEVER, display_name, format_duration, to_datetime
+from .payloads import RAW
 from .protocol import decode_headers, decode_payload
 from .views import plain, rfc3339
 
@@ -178,7 +179,7 @@ def _call_words(payload: bytes | None) -> dict[str, Any]:
     """Arguments of a call as JSON has them; long ones were not kept."""
     if payload is None:
         return _NO_CALL
-    args, kwargs = decode_payload(payload)
+    args, kwargs = decode_payload(payload, RAW)
     headers = decode_headers(payload)
     return {"args": plain(args), "kwargs": plain(kwargs), **({"headers": headers} if headers else {})}
 

@@ -30,7 +30,7 @@ from .errors import UnavailableError, WheelschedError
 from .execution import Outputs, Runner, Work
 from .hooks import Hooks, failure_of, load_hooks
 from .kept import ROWS_MAX
-from .tasks import enter_run, load_tasks
+from .tasks import enter_run, load_exts, load_tasks
 from .wire import FINISH_RESULT_BYTES, FINISH_ROWS_MAX, Teller, Wire, result_size
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from . import protocol
     from .crew import Crew
+    from .payloads import Exts
     from .tasks import Task
 
 EXIT_IMPORT: Final = 3
@@ -70,9 +71,9 @@ class Executor(Wire):
         for capture in outputs.captures:
             capture.notify = self._wake
 
-    def use(self, tasks: dict[str, Task], hooks: Hooks) -> None:
-        """The tasks that this executor serves. What their import has printed is nobody's."""
-        self.runner.tasks, self.runner.around = tasks, hooks.around
+    def use(self, tasks: dict[str, Task], hooks: Hooks, exts: Exts) -> None:
+        """The tasks that this executor serves, and the types that they know. What their import has printed is nobody's."""
+        self.runner.tasks, self.runner.around, self.runner.exts = tasks, hooks.around, exts
         self._tell()
 
     def hook(self, function: Callable[[], Any]) -> str:
@@ -303,7 +304,7 @@ def main(argv: list[str]) -> int:
         for module in modules:
             import_module(module)
         hooks = load_hooks(modules)
-        executor.use(load_tasks(modules) | builtin_tasks(executor.runner, Allowed.from_text(allowed)), hooks)
+        executor.use(load_tasks(modules) | builtin_tasks(executor.runner, Allowed.from_text(allowed)), hooks, load_exts(modules))
     except BaseException as e:  # noqa: BLE001 - the import of a user's module may raise anything
         file.text = f"the task module {module} can't be imported: {type(e).__name__}: {e}"
         log.write("".join(traceback.format_exception(e)))

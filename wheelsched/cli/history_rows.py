@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from ..model import MS, US
-from ..views import plain, rfc3339
+from ..views import rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,7 +82,7 @@ def _schedule(job: JobInfo) -> dict[str, Any]:
 
 def definition(job: JobInfo) -> dict[str, Any]:
     """A job's definition."""
-    spec = job.spec
+    spec, shown = job.spec, job.to_dict()
     overlap = spec["overlap"]
     limit = overlap.get("max") if overlap["policy"] == "allow" else None
     return {
@@ -91,5 +91,5 @@ def definition(job: JobInfo) -> dict[str, Any]:
         "misfire": {"policy": _MISFIRE[spec["catchup"]["policy"]], "grace": 0},
         "overlap": {"policy": _OVERLAP.get(overlap["policy"], overlap["policy"]), **({"limit": limit} if limit else {})},
         "max_attempts": spec["retry"]["attempts"], "task": job.task, "queue": job.queue, "timeout": spec["timeout_us"] // MS / 1000,
-        "payload": plain([job.args, job.kwargs]),
+        "payload": [shown["args"], shown["kwargs"]],
     }

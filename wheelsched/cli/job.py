@@ -118,15 +118,15 @@ def get(name: str) -> None:
 
 
 def _page(found: JobInfo, times: Times) -> Iterator[str]:
-    now, tz, spec = shell().now, zone_of(found), found.spec
+    now, tz, spec, shown = shell().now, zone_of(found), found.spec, found.to_dict()
     retry, overlap, catchup = spec["retry"], spec["overlap"], spec["catchup"]
     due = "-" if found.next_at is None else f"{times.show(found.next_at, tz)}, {relative(found.next_at, now)}"
     yield from pairs([
         ("job", found.name), ("state", found.state + (f" ({found.pause_note})" if found.pause_note else "")),
         ("note", "" if found.note == found.pause_note else found.note or ""),
         ("task", found.task),
-        ("args", json.dumps(found.to_dict()["args"], ensure_ascii=False) if found.args else ""),
-        ("kwargs", json.dumps(found.to_dict()["kwargs"], ensure_ascii=False) if found.kwargs else ""),
+        ("args", json.dumps(shown["args"], ensure_ascii=False) if shown["args"] else ""),
+        ("kwargs", json.dumps(shown["kwargs"], ensure_ascii=False) if shown["kwargs"] else ""),
         ("headers", ", ".join(f"{name}={text}" for name, text in found.headers.items())),
         ("schedule", describe_schedule(found)), ("next", due), ("decided up to", times.show(found.cursor, tz)),
         ("open runs", str(found.active)), ("queue", f"{found.queue}, priority {spec['priority']}"), ("timeout", micros(spec["timeout_us"])),
