@@ -32,6 +32,11 @@ def once(fail=False):
     if fail:
         raise ValueError("on purpose")
 
+@task("t.gate")
+def gate(path):
+    while not os.path.exists(path):
+        time.sleep(0.01)
+
 @task("t.die")
 def die():
     os._exit(7)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from serving import Serving, wait_for, ws_job
 
-from wheelsched import At, Call, Manual, Retry, RunFailed
+from wheelsched import At, Call, Enqueue, Manual, Retry, RunFailed
 from wheelsched.errors import InvalidArgumentError, StorageFullError
 
 
@@ -55,6 +55,24 @@ def test_tasks_that_can_not_be_imported_end_the_start_with_78(serving, short_tmp
     server = serving("--tasks", "broken")
     assert server.process.wait(40) == 78
     assert "nothing_of_this_name" in server.log.read_text()
+
+
+def test_a_long_run_holds_back_none_of_the_short_ones_that_came_with_it(serving, short_tmp):
+    """They were leased in one batch with it: its worker gives them back, the other one executes them, and no attempt is spent."""
+    ws = serving(workers=2).client()
+    for run_id in ws.enqueue_many([Enqueue(Call("t.echo", i)) for i in range(300)]).ids:  # batches have grown
+        ws.run(run_id).result(timeout=30)
+    ws.queue_pause("default")
+    gate = ws.enqueue(Call("t.gate", str(short_tmp / "open")))
+    short = ws.enqueue_many([Enqueue(Call("t.echo", i)) for i in range(100)]).ids
+    ws.queue_resume("default")
+    runs = [ws.run(run_id) for run_id in short]
+    assert [run.result(timeout=30) for run in runs] == list(range(100))
+    assert ws.run(gate.id).state == "running"
+    assert {run.attempt for run in runs} == {1}
+    (short_tmp / "open").touch()
+    assert gate.result(timeout=30) is None
+    assert ws.run(gate.id).attempt == 1
 
 
 def test_sigterm_lets_runs_end_and_the_rest_wait(serving):

@@ -233,6 +233,18 @@ def test_a_slow_run_holds_nothing_back(make):
     assert value(end.finish(slow)[0]) == "slept"
 
 
+def test_a_batch_that_turns_out_too_long_is_handed_back_for_others(make):
+    """Every run is slow, none so slow that a look meets the same one twice."""
+    end = make()
+    runs = end.give_many(40, "t.sleep", 0.04)
+    end.finish(*runs)
+    outcomes = [end.ended[t][0] for t in runs]
+    assert end.grants[0] == 40
+    done = outcomes.index(Outcome.NOT_STARTED)
+    assert 1 <= done < 40
+    assert outcomes == [Outcome.SUCCEEDED] * done + [Outcome.NOT_STARTED] * (40 - done)
+
+
 def test_stop_ends_the_executor(make):
     end = make()
     end.finish(*end.give_many(10, "t.add", 1))

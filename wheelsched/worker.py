@@ -3,8 +3,8 @@
     python -m wheelsched.worker FD STARTED_FILE PARENT_PID ALLOWED MODE MODULE...
 
 In mode `process` one run at a time, in token order; `crew` has the other modes. While a batch is executed the next one is on its
-way, and a thread looks every 50 ms whether finished runs should be reported and, when the run in hand turns out slow, hands the
-runs behind it back.
+way, and a thread looks every 50 ms whether finished runs should be reported and, when the run in hand turns out slow or the batch
+far too long, hands the runs behind it back.
 Exit codes: 0 told to stop, or the parent's end was closed; 3 a module can't be imported; 4 refused by the server; 5 an `on_start` failed.
 """
 
@@ -48,6 +48,7 @@ BATCH_NS: Final = 50_000_000  # work that one batch should hold, and how long a 
 CREDITS_START: Final = 64
 CREDITS_MAX: Final = ROWS_MAX
 READ_WAIT_S: Final = 0.02
+LOOKS_LEFT: Final = 4  # a batch that will take more than so many looks, at the pace of the last one, is too much
 
 
 class Executor(Wire):
@@ -242,7 +243,8 @@ class Executor(Wire):
                 self._watcher_awake = True  # it came while we went to sleep
             if work is not None:
                 self._report(work, work.done)
-                if seen == (work, work.done):
+                left, moved = work.n - work.done - work.handed_back, work.done - seen[1]
+                if seen[0] is work and left > LOOKS_LEFT * moved:  # in hand for several looks more: others may have them sooner
                     self._relieve(work)
                 self._tell_output(work)
             seen = (work, 0 if work is None else work.done)
@@ -256,7 +258,7 @@ class Executor(Wire):
             self.tell_output(work, work.tokens.index(token), news)
 
     def _relieve(self, work: Work) -> None:
-        """The run in hand is slow: hand back what waits behind it, also what is still in the socket."""
+        """The run in hand is slow, or all of them: hand back what waits behind it, also what is still in the socket."""
         self._hand_back(work, list(work.rows))
         if self.outstanding and self._reading.acquire(blocking=False):
             try:
