@@ -38,6 +38,7 @@ PAYLOAD_DEPTH_MAX: Final = 32
 OUTPUT_MAX: Final = 64 * 1024  # bytes kept of a return value, and of each of stdout and stderr
 ERROR_TEXT_MAX: Final = 4 * 1024  # characters kept of an error with its traceback
 CHECKPOINT_MAX: Final = 16 * 1024  # bytes of one encoded checkpoint
+LAST_MAX: Final = 16 * 1024  # bytes of one encoded return value that the job's next run is handed
 PROGRESS_MAX: Final = 1_000  # characters of a run's progress
 STALE_MAX: Final = 10  # refused completions that are kept of one run
 REDIRECTS_MAX: Final = 10  # that one `http` follows

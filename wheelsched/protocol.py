@@ -178,7 +178,9 @@ Workers:
     lease      queues [names] (empty: all), credits (1…65536), wait_us -> n, and for n > 0:
                id (16 bytes a row), token (i64), attempt (u32), scheduled_us (i64), missed (u32), spec (u32: row of `specs`),
                specs [{task, timeout_us, queue, heartbeat_timeout_us (when there is one)}], job (bin, names joined) with job_end
-               (u32 column of ends), payload (bin, joined) with payload_end (u32), last_result (sparse), checkpoint (sparse), lease_us
+               (u32 column of ends), payload (bin, joined) with payload_end (u32), last_result (sparse: the value
+               that the last run of the job to succeed returned, up to 16 KiB), last_error (sparse bins, each MessagePack [type, message]:
+               of the job's last attempt, when it failed), checkpoint (sparse), lease_us. Both lasts are none for runs of enqueue
                Rows come in token order. n = 0: the wait is over, or with "stop": true, the server is stopping: ask no more on this
                connection. credits: the most rows of this answer, so no more than the worker has room for.
     finish     id, token (i64), outcome (u8), started_us (i64), ended_us (i64), result (sparse)

@@ -15,12 +15,12 @@ import numpy as np
 from . import changes, state_snapshot
 from ._jobs import JobTable
 from ._runs import FINISHED, RunTable
-from .attempts import pack_stale, with_attempt
 from .changes import NO_SPEC, Changes
 from .errors import CorruptJournalError
 from .ids import job_key
-from .model import TRANSITIONS, Disposition, Event, JobState, Reason, RunState, Trigger, to_datetime
+from .model import TRANSITIONS, Disposition, JobState, Reason, RunState, Trigger, to_datetime
 from .records import decode
+from .state_attempts import AttemptRecords
 from .state_parts import Group, Key, Line, Meta, Worker, spec_bytes
 from .trail import Trail
 
@@ -35,7 +35,6 @@ LATE, TOLD = 4, 64  # flags of a run, see _runrows.pxd
 SKIP = -1  # `to` of an exception: the occurrence is skipped
 AS_EVER = -2  # it is no exception any more
 STEPS_KEPT = 1_000
-DISCARDED = 2  # _runrows.DISCARDED
 _STAMP = "%Y-%m-%d %H:%M:%SZ"
 _DUE_COLUMNS = ("job", "nominal", "state", "disposition", "reason", "until", "count", "missed")
 
@@ -47,10 +46,11 @@ def _moves() -> bytes:
     return bytes(table)
 
 
-class State:
+class State(AttemptRecords):
     """The tables and the small maps beside them."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.jobs = JobTable()
         self.runs = RunTable(self.jobs, _moves())
         self.meta = Meta()
@@ -77,7 +77,6 @@ class State:
         self.zones: dict[str, bytes] = {}  # the zone data that next times were computed with
         self.tzdiff: dict[str, Any] = {}  # the last TZDIFF record
         self.changes: list[Changes] = []  # not yet in history
-        self.checkpoints: dict[int, bytes] = {}  # run row -> what its next attempt goes on from; none for a run that is over
         self.trail = Trail()  # soft state
 
     def apply(self, kind: str, f: dict[str, Any]) -> Any:
@@ -254,29 +253,6 @@ class State:
     def _wake(self, f: dict[str, Any]) -> None:
         self.runs.wake(f["run"], f["at"])
 
-    def _grant(self, f: dict[str, Any]) -> None:
-        assert f["token"] == self.next_token(), "tokens only grow"
-        worker = self.workers[f["worker"]]
-        self.runs.grant(f["run"], f["worker"], worker.list_id, f["token"], f["at"])
-        self.meta.tokens += len(f["run"])
-
-    def _finish(self, f: dict[str, Any]) -> None:
-        results = dict(f["result"])
-        retried = np.flatnonzero((f["event"] == Event.RETRY) | (f["event"] == Event.SPARE)).tolist()
-        histories = {}
-        if retried:
-            rows = self.runs.gather(f["run"][retried])
-            for i, row in zip(retried, rows, strict=True):
-                history = self.runs.blobs(int(f["run"][i]))[2]
-                histories[i] = with_attempt(
-                    history, row, int(f["started"][i]), int(f["ended"][i]), int(f["outcome"][i]), results.get(i, b"")
-                )
-        self.runs.finish(f["run"], f["event"], f["outcome"], f["started"], f["ended"], f["due"], results, histories)
-        self._drop_checkpoints(f["run"])
-
-    def _give_back(self, f: dict[str, Any]) -> None:
-        self.runs.give_back(f["run"])
-
     def _jobs(self, f: dict[str, Any]) -> None:
         old = self._shown(f["job"])
         self.jobs.set(f["job"], f["state"], f["next"], f["cursor"], f["at"])
@@ -284,24 +260,10 @@ class State:
             self.pauses.pop(row, None)
         self.pauses |= {int(f["job"][i]): note for i, note in f["note"] if f["state"][i] == JobState.PAUSED}
         self._changed(f, b"".join([job_key(name) for name in self.jobs.names(f["job"])]), f["job"], old, f["note"])
-        for row in f["job"][f["state"] == JobState.DELETED].tolist():
+        deleted = f["job"][f["state"] == JobState.DELETED].tolist()
+        self.lasts.forget(deleted)
+        for row in deleted:
             self.exceptions = {pair: to for pair, to in self.exceptions.items() if pair[0] != row or to != SKIP}  # a moved one has its run
-
-    def _runs(self, f: dict[str, Any]) -> None:
-        rows = f["run"]
-        if f["event"] == Event.REDRIVE:
-            self._redrive({"at": f["at"], "run": rows, "due": np.full(len(rows), f["at"], np.int64)})
-        else:
-            self.runs.change(rows, f["event"], f["at"])
-        self._drop_checkpoints(rows)
-
-    def _redrive(self, f: dict[str, Any]) -> None:
-        before = self.runs.gather(f["run"])
-        self.runs.redrive(f["run"], f["due"], f["at"])
-        for slot, row in zip(f["run"].tolist(), before, strict=True):
-            _, result, history = self.runs.blobs(slot)
-            times = int(row["started_us"]), int(row["ended_us"])
-            self.runs.set_history(slot, with_attempt(history, row, *times, int(row["outcome"]), result))
 
     def _worker(self, f: dict[str, Any]) -> None:
         if f["gone"]:
@@ -338,6 +300,7 @@ class State:
         self.meta.blocked = {pair: None for pair in self.meta.blocked if pair[0] not in gone}
         if gone:
             self.trail.forget(self.meta.seq + 1, dict(zip(f["job"].tolist(), self.jobs.names(f["job"]), strict=True)))
+        self.lasts.forget(f["job"].tolist())
         self.jobs.remove(f["job"])
 
     def _clock(self, f: dict[str, Any]) -> None:
@@ -349,9 +312,6 @@ class State:
         self.jobs.set_back(f["job"], f["at"])
         for job, at in zip(f["blocked_job"].tolist(), f["blocked_at"].tolist(), strict=True):
             self.meta.blocked[(job, at)] = None
-
-    def _ask_cancel(self, f: dict[str, Any]) -> None:
-        self.runs.ask_cancel(f["run"])
 
     def _announce(self, f: dict[str, Any]) -> None:
         self.announced.update(f["tasks"])
@@ -417,28 +377,7 @@ class State:
         del self.changes[: f["count"]]
         self.trail.blocks += 1
 
-    def _checkpoint(self, f: dict[str, Any]) -> None:
-        self.checkpoints.update(zip(f["run"].tolist(), f["checkpoint"], strict=True))
-
-    def _drop_checkpoints(self, rows: NDArray[np.uint32]) -> None:
-        """Of runs that are over. A dead letter keeps its own: redriven, it goes on from there."""
-        if self.checkpoints:
-            known = rows[np.isin(rows, np.fromiter(self.checkpoints, np.uint32))]
-            fields = self.runs.gather(known)
-            over = (fields["state"] > RunState.RETRY_WAIT) & ((fields["state"] != RunState.DEAD) | (fields["flags"] & DISCARDED > 0))
-            for row in known[over].tolist():
-                del self.checkpoints[row]
-
-    def _stale(self, f: dict[str, Any]) -> None:
-        for row, token, outcome in zip(f["run"].tolist(), f["token"].tolist(), f["outcome"].tolist(), strict=True):
-            self.runs.set_history(row, self.runs.blobs(row)[2] + pack_stale(token, f["worker"], outcome, f["at"]))
-
     # Questions
-
-    def next_token(self) -> int:
-        """The next fencing token: 31 bits generation, 32 bits counter."""
-        assert self.meta.tokens < 2**32, "the tokens of this generation are used up: restart"
-        return self.meta.generation << 32 | self.meta.tokens
 
     def find_job(self, name: bytes) -> int | None:
         """Row of a job by its full name in UTF-8, tombstones too."""
@@ -456,7 +395,7 @@ class State:
         for table in (self.jobs, self.runs):
             for chunk in range(table.chunk_total):
                 h.update(table.dump(chunk))
-        for piece in state_snapshot.checkpoint_pieces(self.checkpoints, 2**20):
+        for piece in state_snapshot.kept_pieces(self.checkpoints, self.lasts.of, 2**20):
             h.update(piece)
         return h.hexdigest()
 

@@ -1,5 +1,5 @@
-"""Snapshots of the state: what is in no table as one piece, then the chunks of the tables, then the checkpoints. Readers of older
-versions stay.
+"""Snapshots of the state: what is in no table as one piece, then the chunks of the tables, then the checkpoints and what
+is left for next runs. Readers of older versions stay.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import msgpack
 
 from .changes import Changes
 from .errors import CorruptJournalError
+from .lasts import pieces as last_pieces
 from .records import decode_fields, encode_fields
 from .state_parts import Group, Key, Worker, ordered
 
@@ -57,7 +58,7 @@ def small(state: State) -> bytes:
 
 def copy(state: State, step_bytes: int) -> Iterator[list[bytes]]:
     """As State.copy."""
-    first, checkpoints = small(state), dict(state.checkpoints)
+    first, checkpoints, lasts = small(state), dict(state.checkpoints), dict(state.lasts.of)
     state.jobs.copy_begin()
     state.runs.copy_begin()
 
@@ -66,14 +67,14 @@ def copy(state: State, step_bytes: int) -> Iterator[list[bytes]]:
         for mark, table in ((b"J", state.jobs), (b"R", state.runs)):
             while chunks := table.copy_next(step_bytes):
                 yield [mark + chunk.to_bytes(4, "little") + data for chunk, data in chunks]
-        for piece in checkpoint_pieces(checkpoints, step_bytes):
+        for piece in kept_pieces(checkpoints, lasts, step_bytes):
             yield [piece]
 
     return pieces()
 
 
-def checkpoint_pieces(checkpoints: dict[int, bytes], step_bytes: int) -> Iterator[bytes]:
-    """Pieces with the checkpoints in order of their rows."""
+def kept_pieces(checkpoints: dict[int, bytes], lasts: dict[int, tuple[bytes, bytes]], step_bytes: int) -> Iterator[bytes]:
+    """Pieces with the checkpoints in order of their rows, and then with what jobs left for their next runs."""
     part: list[list[Any]] = []
     size = 0
     for row in sorted(checkpoints):
@@ -84,6 +85,7 @@ def checkpoint_pieces(checkpoints: dict[int, bytes], step_bytes: int) -> Iterato
             part, size = [], 0
     if part:
         yield b"C" + msgpack.packb(part, use_bin_type=True)
+    yield from (b"L" + piece for piece in last_pieces(lasts, step_bytes))
 
 
 def load(state: State, pieces: Iterator[bytes]) -> None:
@@ -97,6 +99,9 @@ def load(state: State, pieces: Iterator[bytes]) -> None:
         for piece in pieces:
             if piece[:1] == b"C":
                 state.checkpoints.update(msgpack.unpackb(piece[1:]))
+                continue
+            if piece[:1] == b"L":
+                state.lasts.take(msgpack.unpackb(piece[1:]))
                 continue
             take = {b"J": state.jobs.load, b"R": state.runs.load}[piece[:1]]
             take(int.from_bytes(piece[1:5], "little"), piece[5:])

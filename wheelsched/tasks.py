@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import datetime
 
+    from .views import RunError
+
 ATTRIBUTE: Final = "__wheelsched_task__"
 
 P = ParamSpec("P")
@@ -169,6 +171,7 @@ class Batch:
         self.job: bytes = reply["job"]
         self.job_end = memoryview(reply["job_end"]).cast("I")
         self.last_result: dict[int, Any] = dict(reply.get("last_result", []))
+        self.last_error: dict[int, bytes] = dict(reply.get("last_error", []))
         self.checkpoints: dict[int, bytes] = dict(reply.get("checkpoint", []))
         assert n == len(self.tokens) == len(self.spec_of) == len(self.payload_end) == len(self.job_end), "columns of one length"
         assert len(self.ids) == 16 * n, len(self.ids)
@@ -290,9 +293,22 @@ class RunContext:
 
     @property
     def last_result(self) -> Any:
-        """The value that the job's last successful run returned; None when there is none."""
+        """The value that the last run of the job to succeed returned; None when there is none, or when it has more than 16 KiB.
+
+        None for runs of `enqueue`, too: their job is only a name for all runs of a task. As of the lease of this attempt.
+        """
         data = self._batch.last_result.get(self._row)
         return None if data is None else protocol.decode_value(data, self._batch.exts.decode)
+
+    @property
+    def last_error(self) -> RunError | None:
+        """Why the job's last attempt that ended failed (of the run before, or of this run): type and message, without a traceback.
+        None when it succeeded, and for runs of `enqueue`.
+        """
+        from .views import RunError  # noqa: PLC0415 - for those who ask
+
+        data = self._batch.last_error.get(self._row)
+        return None if data is None else RunError(*protocol.decode_value(data))
 
     @property
     def args(self) -> list[Any]:

@@ -80,10 +80,11 @@ def grant(engine: Engine, seeker: Seeker, rows: NDArray[np.uint32]) -> bytes:
     runs, state = engine.state.runs, engine.state
     payload, payload_end = runs.joined(rows, "payload")
     size = payload_end
-    if state.checkpoints:
+    if state.checkpoints or state.lasts.of:
         more = np.zeros(len(rows), np.int64)
-        for i, data in _checkpoints(state, rows):
-            more[i] = len(data)
+        for handed in (_checkpoints(state, rows), *_lasts(state, runs.gather(rows))):
+            for i, data in handed:
+                more[i] += len(data)
         size = payload_end + more.cumsum()
     if size[-1] > BATCH_BYTES_MAX:
         rows = rows[: max(1, int(np.searchsorted(size, BATCH_BYTES_MAX)))]
@@ -96,6 +97,7 @@ def grant(engine: Engine, seeker: Seeker, rows: NDArray[np.uint32]) -> bytes:
     timeouts = engine.specs.timeout[fields["spec"]]
     silences = engine.specs.silence[fields["spec"]] if engine.specs.any_silence else None
     engine.effects.granted.append((seeker.worker, np.ascontiguousarray(fields["token"]), timeouts, silences))
+    last_result, last_error = _lasts(state, fields)
     wires = [state.specs[s] for s in specs.tolist()]
     if engine.limits.any_rate:
         for wire, n in zip(wires, np.bincount(index).tolist(), strict=True):
@@ -105,7 +107,7 @@ def grant(engine: Engine, seeker: Seeker, rows: NDArray[np.uint32]) -> bytes:
         "scheduled_us": fields["nominal_us"].tobytes(), "missed": fields["missed"].tobytes(), "spec": index.astype("<u4").tobytes(),
         "specs": [{key: w[key] for key in _SPEC_KEYS if key in w} for w in wires],
         "job": job, "job_end": job_end.tobytes(), "payload": payload, "payload_end": payload_end.tobytes(),
-        "last_result": [], "checkpoint": _checkpoints(state, rows), "lease_us": engine.lease_us,
+        "last_result": last_result, "last_error": last_error, "checkpoint": _checkpoints(state, rows), "lease_us": engine.lease_us,
     })
 
 
@@ -115,6 +117,17 @@ def _checkpoints(state: State, rows: NDArray[np.uint32]) -> list[list[Any]]:
         return []
     known = np.flatnonzero(np.isin(rows, np.fromiter(state.checkpoints, np.uint32)))
     return [[i, state.checkpoints[int(rows[i])]] for i in known.tolist()]
+
+
+def _lasts(state: State, fields: Any) -> tuple[list[list[Any]], list[list[Any]]]:
+    """[place in `fields`, value] and [place, error] of those whose job has left one."""
+    values: list[list[Any]] = []
+    errors: list[list[Any]] = []
+    for i in np.flatnonzero(state.lasts.known(fields)).tolist() if state.lasts.of else ():
+        value, error = state.lasts.of[int(fields["job"][i])]
+        values += [[i, value]] if value else []
+        errors += [[i, error]] if error else []
+    return values, errors
 
 
 def worker_gone(engine: Engine, gone: WorkerGone) -> None:
