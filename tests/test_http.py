@@ -12,6 +12,7 @@ import subprocess
 import threading
 import time
 from email.utils import format_datetime
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
@@ -19,12 +20,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wheelsched import Http, InvalidArgumentError, PayloadError
+from wheelsched import Call, Http, InvalidArgumentError, PayloadError, Retry
 from wheelsched.builtin import Allowed
 from wheelsched.builtin_http import HttpFailed, HttpRefused, http, read_secrets, retry_after_s
 from wheelsched.builtin_network import networks, permitted
 from wheelsched.errors import ConfigError
 from wheelsched.tasks import enter_run
+from wheelsched.testing import Simulator
 
 pytest.importorskip("urllib3", reason="urllib3 is not installed")
 LOCAL = Allowed(http=True, http_nets=("127.0.0.0/8",))
@@ -237,6 +239,23 @@ def test_retry_after_in_both_forms(text, wanted):
     now = datetime(2026, 1, 1, tzinfo=UTC)
     assert retry_after_s(text, now.timestamp()) == wanted
     assert retry_after_s(format_datetime(now, usegmt=True), now.timestamp()) == 0.0
+
+def test_the_next_attempt_waits_as_the_answer_asks(web):
+    web.answers["/busy"] = {"status": 429, "headers": {"Retry-After": "90"}}
+    web.answers["/now"] = {"status": 503, "headers": {"Retry-After": "0"}}
+    with Simulator("2026-01-01T00:00:00Z", tasks={"http": partial(http, LOCAL), "once": partial(http, LOCAL)}) as sim:
+        run = sim.client.enqueue(Http("GET", f"{web.url}/busy"), retry=Retry(attempts=2, backoff="1s"))
+        sim.advance("89s")
+        assert len(web.seen) == 1, "not before the 90 s are over"
+        assert sim.client.run(run.id).attempts[0].error.type == "wheelsched.HttpFailed"
+        sim.advance("10s")
+        assert (len(web.seen), sim.client.run(run.id).state) == (2, "dead")
+        sim.client.enqueue(Http("GET", f"{web.url}/now"), retry=Retry(attempts=2, backoff="10s"))
+        sim.advance("9s")
+        assert len(web.seen) == 3, "0 s are no reason to leave the backoff out"
+        sim.client.enqueue(Call("once", "GET", f"{web.url}/busy"), retry=Retry(attempts=2, not_on=("wheelsched.HttpFailed",)))
+        sim.advance("200s")
+        assert len(web.seen) == 5, "a rule knows it by its name"
 
 
 # Where it may connect to

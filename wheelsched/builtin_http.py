@@ -28,7 +28,7 @@ from .builtin_network import networks, permitted
 from .errors import ConfigError, InvalidArgumentError
 from .model import OUTPUT_MAX, REDIRECTS_MAX, US, parse_duration
 from .tasks import current_run
-from .verdicts import NotRetried
+from .verdicts import NotRetried, RetryAfter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,6 +52,13 @@ class HttpFailed(Exception):  # noqa: N818 - a name that reads well in a run's e
     """No answer, or one that another attempt may mend."""
 
     __module__ = "wheelsched"  # what a run's error and a `not_on` say, wherever this class lives
+
+
+class HttpPutOff(HttpFailed, RetryAfter):
+    """The answer says by Retry-After when another attempt may mend it."""
+
+    __module__ = "wheelsched"
+    __qualname__ = "HttpFailed"  # to users and their rules it is one
 
 
 class HttpRefused(NotRetried):
@@ -244,7 +251,7 @@ def _verdict(request: Request, status: int, answered: Mapping[str, str], *, foll
     if status not in _AGAIN:
         return HttpRefused(f"{text}: not retried")
     wait_s = retry_after_s(answered.get("retry-after"), time.time())
-    return HttpFailed(text if wait_s is None else f"{text}, and not before {wait_s:g} s from now")
+    return HttpPutOff(wait_s, f"{text}, and not before {wait_s:g} s from now") if wait_s else HttpFailed(text)
 
 
 def _addresses(allowed: Allowed, place: Place, shown: str) -> list[str]:
