@@ -161,6 +161,7 @@ def _serve(config: Config) -> int:
     pool = Pool(
         workers_dir=_workers_dir(config), modules=config.tasks, generation=state.meta.generation, boot_id=boot,
         allowed=allowed, mode=config.mode, concurrency=config.concurrency, lease_us=config.lease_us,
+        max_runs=config.max_runs, max_rss=config.max_rss,
     )
     keeper = Keeper(journal, state, config)
     server = Server(config, keeper, engine, pool, listener, clock, grants)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ from .model import LEASE_US, MODES, ROLES, US, format_duration, parse_duration
 
 WORKERS_MAX: Final = 1_024
 CONCURRENCY_MAX: Final = 1_024
+MAX_RSS_MIN: Final = 64 * 1024 * 1024  # a fresh worker needs half of it
 SOCKET_PATH_MAX: Final = 107  # bytes; the kernel's limit for a Unix socket
 RESERVE_BYTES: Final = 64 * 1024 * 1024
 LEASE_MIN_US: Final = US
@@ -25,6 +27,8 @@ class Config:
     tasks: tuple[str, ...] = ()
     workers: int = 2
     mode: str = "process"  # of model.MODES
+    max_runs: int = 0  # after which a worker process is replaced; 0: never
+    max_rss: int = 0  # bytes of its memory at which it is
     concurrency: int = 1  # runs at a time in each worker, in modes thread and async
     allow_commands: bool = False
     allow_http: bool = False
@@ -52,7 +56,7 @@ _DURATIONS: Final = {
     "lease": "lease_us",
 }
 _LIMITS: Final = {
-    "workers": (0, WORKERS_MAX), "concurrency": (1, CONCURRENCY_MAX),
+    "workers": (0, WORKERS_MAX), "max_runs": (0, 2**31), "concurrency": (1, CONCURRENCY_MAX),
     "map_size": (1024 * 1024, 2**46), "reserve_bytes": (0, 2**40), "socket_mode": (0, 0o777),
     "snapshot_bytes": (64 * 1024, 2**40),
 }
@@ -76,6 +80,8 @@ def load(*layers: dict[str, Any]) -> Config:
     for key, (low, high) in _LIMITS.items():
         if key in merged and (isinstance(merged[key], bool) or not isinstance(merged[key], int) or not low <= merged[key] <= high):
             raise ConfigError(f"{key}: a whole number from {low} to {high} is wanted, not {merged[key]!r}")
+    if "max_rss" in merged:
+        merged["max_rss"] = parse_size(merged["max_rss"], "max_rss")
     for key in ("data", "socket"):
         if not isinstance(merged.get(key), str) or not merged[key] or "\0" in merged[key]:
             raise ConfigError(f"{key}: a path is wanted")
@@ -117,6 +123,16 @@ def _texts(key: str, value: Any, what: str) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, list | tuple) or not all(isinstance(x, str) and x for x in value):
         raise ConfigError(f"{key}: a list of {what} is wanted")
     return tuple(value)
+
+
+def parse_size(value: Any, what: str) -> int:
+    """Bytes of a whole number, or of a text such as 512m or 2GiB (powers of 1,024). 0, or MAX_RSS_MIN and more. ConfigError."""
+    found = re.fullmatch(r"([0-9]{1,15})([kmgt]?)(?:i?b)?", str(value).strip().lower())
+    size = -1 if found is None or isinstance(value, bool) else int(found[1]) << 10 * " kmgt".index(found[2] or " ")
+    if size and not MAX_RSS_MIN <= size <= 2**50:
+        least = f"at least {MAX_RSS_MIN >> 20}m (0: no limit)"
+        raise ConfigError(f"{what}: bytes are wanted, such as 512m or 2g, {least}, not {str(value)[:60]!r}")
+    return size
 
 
 def format_offset(us: int) -> str:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from . import protocol
     from .payloads import Exts
     from .tasks import Task
+    from .wear import Wear
 
 LOOK_NS: Final = 50_000_000  # how often runs are looked after while any is in user code; also how long one may wait behind slow ones
 CREDITS_MAX: Final = 4_096
@@ -132,11 +133,14 @@ class Crew(Wire):
     """Leases, enters and reports until told to stop."""
 
     def __init__(
-        self, sock: socket.socket, file: process.StartedFile, log: TextIO, name: str, *, loop: asyncio.AbstractEventLoop | None
+        self, sock: socket.socket, file: process.StartedFile, log: TextIO, name: str, wear: Wear, *,
+        loop: asyncio.AbstractEventLoop | None,
     ) -> None:
         """`loop`: of mode "async"."""
         super().__init__(sock, name)
         self.file = file
+        self.wear = wear
+        self.worn = ""  # why it is to be replaced: it takes no more runs
         self.loop = loop
         self.gate = Runner(file, file.words, Captures(), self)
         self.runner = cast("Runner", Here(self))
@@ -213,9 +217,11 @@ class Crew(Wire):
         poll.register(self._wake_read, select.POLLIN)
         while True:
             self._collect()
+            self.worn = self.worn or self.wear.why()
             self._enter()
             busy = len(self.free) < len(self.places)
-            if self.stopping and not self.waiting and not busy:
+            if (self.stopping or self.worn) and not self.waiting and not busy:
+                self.file.text = self.worn
                 return
             self._ask()
             ready = [fd for fd, _ in poll.poll(LOOK_NS // 1_000_000 if busy or self.ended else None)]
@@ -228,17 +234,19 @@ class Crew(Wire):
 
     def _ask(self) -> None:
         """For as many runs as there are free places, or for more when such a batch was over at once."""
-        if self.free and not self.waiting and not self.outstanding and not self.stopping:
+        if self.free and not self.waiting and not self.outstanding and not self.stopping and not self.worn:
             with self.sending:
-                self.sock.sendall(self.lease(max(len(self.free), self.learned)))
+                self.sock.sendall(self.lease(self.wear.left(max(len(self.free), self.learned))))
 
     def _enter(self) -> None:
-        """Rows in token order into free places."""
+        """Rows in token order into free places. When worn out, hand them back."""
+        while self.worn and self.waiting:
+            self._hand_back(self.waiting.popleft())
         if not self.waiting or not self.free:
             return
         self.set_offset()
         self._entered_ns = time.monotonic_ns()
-        while self.waiting and self.free:
+        while self.waiting and self.free and self.wear.left(1):
             work = self.waiting[0]
             row = next(work.rows, None)
             if row is None:
@@ -249,6 +257,7 @@ class Crew(Wire):
     def _enter_row(self, work: CrewWork, row: int) -> None:
         made = self.gate.tasks[work.specs[work.spec_of[row]]["task"]]
         rows = group_of(work, row, made)
+        self.wear.runs += len(rows)
         place = self.free.popleft()
         place.runner.mark(work, rows, batch=made.batch)
         self.file.words[process.W_STARTED] = work.tokens[rows[-1]]

@@ -142,10 +142,10 @@ class Supervisor:
 
     def __init__(
         self, path: str, modules: Sequence[str], *, queues: Sequence[str] = (), concurrency: int = 1, allowed: Allowed | None = None,
-        name: str = "", mode: str = "process",
+        name: str = "", mode: str = "process", max_runs: int = 0, max_rss: int = 0,
     ) -> None:
         """`path`: the server's socket; `queues`: names, none for all. `concurrency`: runs at a time, each in an executor of its own
-        in mode "process", together in one in "thread" and "async".
+        in mode "process", together in one in "thread" and "async". `max_runs`, `max_rss`: as for Pool.
         """
         self.path = path
         self.queues = list(queues)
@@ -153,7 +153,7 @@ class Supervisor:
         self._folder = tempfile.TemporaryDirectory(prefix="wheelsched-")
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         self.pool = Pool(workers_dir=self._folder.name, modules=modules, allowed=allowed, generation=0, boot_id=boot,
-                         mode=mode, concurrency=concurrency)
+                         mode=mode, concurrency=concurrency, max_runs=max_runs, max_rss=max_rss)
         self._last_id = 0
         self._last_worker = 0
         self.stopping = 0

@@ -30,6 +30,7 @@ from .builtin import Allowed
 from .executors import Executor, Exited, Place, outcome_of
 from .model import KILL_GRACE_US, LEASE_US, NEVER, US, Outcome
 from .process import StartedFile
+from .wear import wear_text
 from .worker import EXIT_IMPORT
 
 if TYPE_CHECKING:
@@ -58,10 +59,11 @@ class Pool:
     def __init__(
         self, *, workers_dir: str | os.PathLike[str], modules: Sequence[str] = (), allowed: Allowed | None = None,
         generation: int, boot_id: str, kill_grace_us: int = KILL_GRACE_US, mode: str = "process", concurrency: int = 1,
-        lease_us: int = LEASE_US,
+        lease_us: int = LEASE_US, max_runs: int = 0, max_rss: int = 0,
     ) -> None:
         """`workers_dir` is made when it is missing. OSError when it can't be. `concurrency`: runs at a time in one executor, in
-        threads (mode "thread") or coroutines ("async"); in mode "process" always one.
+        threads (mode "thread") or coroutines ("async"); in mode "process" always one. `max_runs` and `max_rss` (bytes): after which an
+        executor ends between two runs; 0: never.
         """
         self.workers_dir = Path(workers_dir)
         self.workers_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -69,6 +71,7 @@ class Pool:
         self._modules = list(modules)
         self._allowed = (allowed or Allowed()).to_text()
         self._mode = mode
+        self._wear = wear_text(max_runs, max_rss)
         self._places = 0 if mode == "process" else concurrency
         self._generation = generation
         self._boot_id = boot_id
@@ -115,7 +118,7 @@ class Pool:
         theirs = executor.theirs
         assert theirs is not None
         argv = [sys.executable, "-c", _ENTRY, _ROOT, str(theirs.fileno()), executor.file.path, str(os.getpid()), self._allowed,
-                self._mode]
+                self._mode, self._wear]
         executor.proc = subprocess.Popen(  # noqa: S603 - our own interpreter
             [*argv, *self._modules], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
             env={**os.environ, process.MARK: executor.file.mark},
@@ -322,7 +325,7 @@ class Pool:
         silent_us = max(place.silent_us for place in executor.places)
         silence = f"no heartbeat for {silent_us / US:g} s: " if silent_us else ""
         if executor.file.text:
-            text = f"{text}: {executor.file.text}"
+            text = f"{text}: {executor.file.text}" if status else f"{text.partition(' ended')[0]} is replaced {executor.file.text}"
         if executor.ended and len(executor.places) > 1:
             text = f"{silence}{text}, with all that was in it: a run did not end when it was told to"
         elif outcome == Outcome.TIMED_OUT:

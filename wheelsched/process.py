@@ -5,9 +5,9 @@ pid alone: a group is killed while its leader is known to be ours, or when its m
 their environment.
 
 The started file is mapped by an executor and by its parent. It holds little-endian int64 words and two texts: the boot id, and
-why the executor could not begin. Before user code is entered the executor writes the token there; as tokens are entered in
-order, that one number is the whole proof of what was started and what was not. It needs no sync: a page of a mapped
-file outlives the process, and after a reboot it counts for nothing.
+why the executor could not begin, or is to be replaced. Before user code is entered the executor writes the token there; as
+tokens are entered in order, that one number is the whole proof of what was started and what was not. It needs no sync: a page of
+a mapped file outlives the process, and after a reboot it counts for nothing.
 
 An executor with one run at a time keeps there what has ended and perhaps was not reported (see `kept`).
 
@@ -104,7 +104,7 @@ class StartedFile:
 
     @property
     def text(self) -> str:
-        """Why the executor could not begin; empty when it could."""
+        """Why the executor could not begin, or is to be replaced; else empty."""
         return self._map[_TEXT_AT:FILE_BYTES].rstrip(b"\0").decode("utf-8", "replace")
 
     @text.setter

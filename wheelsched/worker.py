@@ -1,11 +1,12 @@
 """An executor from inside: lease, run, report, over one stream socket that its parent handed down.
 
-    python -m wheelsched.worker FD STARTED_FILE PARENT_PID ALLOWED MODE MODULE...
+    python -m wheelsched.worker FD STARTED_FILE PARENT_PID ALLOWED MODE WEAR MODULE...
 
 In mode `process` one run at a time, in token order; `crew` has the other modes. While a batch is executed the next one is on its
 way, and a thread looks every 50 ms whether finished runs should be reported and, when the run in hand turns out slow or the batch
 far too long, hands the runs behind it back.
-Exit codes: 0 told to stop, or the parent's end was closed; 3 a module can't be imported; 4 refused by the server; 5 an `on_start` failed.
+Exit codes: 0 told to stop, worn out, or the parent's end was closed; 3 a module can't be imported; 4 refused by the server; 5 an
+`on_start` failed.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from .execution import Outputs, Runner, Work
 from .hooks import Hooks, failure_of, load_hooks
 from .kept import ROWS_MAX
 from .tasks import enter_run, load_exts, load_tasks
+from .wear import Wear
 from .wire import FINISH_RESULT_BYTES, FINISH_ROWS_MAX, Teller, Wire, result_size
 
 if TYPE_CHECKING:
@@ -54,8 +56,10 @@ LOOKS_LEFT: Final = 4  # a batch that will take more than so many looks, at the 
 class Executor(Wire):
     """Leases, runs and reports until told to stop."""
 
-    def __init__(self, sock: socket.socket, file: process.StartedFile, outputs: Outputs, log: TextIO, name: str) -> None:
+    def __init__(self, sock: socket.socket, file: process.StartedFile, outputs: Outputs, log: TextIO, name: str, wear: Wear) -> None:
         super().__init__(sock, name)
+        self.file = file
+        self.wear = wear
         self.log = log
         self.words = file.words
         assert file.kept is not None, "the parent has made it for this mode"
@@ -65,6 +69,7 @@ class Executor(Wire):
         self.credits = CREDITS_START
         self.ready: deque[Work] = deque()
         self.work: Work | None = None  # in hand
+        self.worn = ""  # why it is to be replaced
         self._reading = threading.Lock()
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._watcher_awake = False
@@ -94,7 +99,9 @@ class Executor(Wire):
     # Life
 
     def run(self) -> int:
-        """Until told to stop or the other end closes; the exit code."""
+        """Until told to stop, worn out, or the other end closes; the exit code. What is held and was not entered then, the started
+        file tells the parent.
+        """
         self.hello(self.runner.tasks)
         threading.Thread(target=self._watch, name="wheelsched-watch", daemon=True).start()
         while True:
@@ -103,7 +110,7 @@ class Executor(Wire):
                     if self.stopping:
                         return 0
                     with self.sending:
-                        self.sock.sendall(self.lease(self.credits))
+                        self.sock.sendall(self.lease(self.wear.left(self.credits)))
                 with self._reading:
                     if not self.receive():
                         return 0
@@ -111,6 +118,9 @@ class Executor(Wire):
             work = self._pop()
             if work is not None:
                 self._take_on(work)
+                if self.worn:
+                    self.file.text = self.worn
+                    return 0
 
     def _pop(self) -> Work | None:
         try:
@@ -121,9 +131,11 @@ class Executor(Wire):
     def _take_on(self, work: Work) -> None:
         """Execute a batch with the next one on its way, report it, and learn how many runs fit."""
         full = work.n >= self.credits and self.credits > 1
-        if full and not self.outstanding and not self.stopping:
+        self.wear.runs += work.n
+        more = self.wear.left(self.credits)
+        if full and more and not self.outstanding and not self.stopping:
             with self.sending:
-                self.sock.sendall(self.lease(self.credits))
+                self.sock.sendall(self.lease(more))
         self.set_offset()
         start = time.monotonic_ns()
         work.keep_in(self.kept, self._report)
@@ -136,7 +148,9 @@ class Executor(Wire):
         self.work = None
         took = time.monotonic_ns() - start
         self._learn(work.done, took, full=full)
-        again = not self.outstanding and not self.stopping and not self.ready
+        self.wear.runs -= work.n - work.done  # what was handed back
+        self.worn = self.wear.why()
+        again = not self.outstanding and not self.stopping and not self.ready and not self.worn
         self._report(work, work.done, ask=again)
         self.kept.clear()
 
@@ -173,7 +187,7 @@ class Executor(Wire):
                 ))
                 work.reported = end
             if ask:
-                frames.append(self.lease(self.credits))
+                frames.append(self.lease(self.wear.left(self.credits)))
             if frames:
                 self.sock.sendall(b"".join(frames))
 
@@ -270,25 +284,25 @@ class Executor(Wire):
             self._hand_back(behind, list(behind.rows))
 
 
-def _executor(mode: str, sock: socket.socket, file: process.StartedFile, log: TextIO) -> Executor | Crew:
+def _executor(mode: str, sock: socket.socket, file: process.StartedFile, log: TextIO, wear: Wear) -> Executor | Crew:
     """Of this mode: "process" (one run at a time), "thread" or "async" (as many as the file has places)."""
     name = f"pool-{file.words[process.W_WORKER]}"
     if mode == "process":
-        return Executor(sock, file, Outputs(), log, name)
+        return Executor(sock, file, Outputs(), log, name, wear)
     from .crew import Crew  # noqa: PLC0415 - and with it asyncio, for the modes that need it
 
     if mode == "thread":
-        return Crew(sock, file, log, name, loop=None)
+        return Crew(sock, file, log, name, wear, loop=None)
     import asyncio  # noqa: PLC0415
 
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
-    return Crew(sock, file, log, name, loop=loop)
+    return Crew(sock, file, log, name, wear, loop=loop)
 
 
 def main(argv: list[str]) -> int:
     """Entry of an executor process; the exit code."""
-    fd, path, parent, allowed, mode, *modules = argv
+    fd, path, parent, allowed, mode, wear, *modules = argv
     process.die_with_parent(int(parent))
     file = process.StartedFile(path)
     words = file.words
@@ -300,7 +314,7 @@ def main(argv: list[str]) -> int:
     os.set_inheritable(sock.fileno(), False)
     log = os.fdopen(os.dup(2), "w", encoding="utf-8", errors="backslashreplace", buffering=1)
     faulthandler.enable(log)
-    executor = _executor(mode, sock, file, log)
+    executor = _executor(mode, sock, file, log, Wear.from_text(wear))
     module = ""
     try:
         for module in modules:

@@ -17,7 +17,8 @@ from .shell import Failed, Verb, shell
 
 EXIT_CONFIG: Final = 78
 _ENVIRONMENT: Final = {
-    "data": str, "workers": int, "mode": str, "concurrency": int, "tasks": list, "allow_commands": bool, "allow_http": bool,
+    "data": str, "workers": int, "mode": str, "concurrency": int, "max_runs": int, "max_rss": str,
+    "tasks": list, "allow_commands": bool, "allow_http": bool,
     "allow_env": list, "redact": list, "hold": bool, "http_allow_net": list, "http_secret_file": str, "http_ca_file": str,
     "clock_offset": str, "clock_check": str, "lease": str,
 }
@@ -78,6 +79,8 @@ def _granted(grants: tuple[str, ...]) -> dict[str, list[str]] | None:
 @click.option("--workers", type=int, metavar="N", help="Worker processes of the pool (2).")
 @click.option("--mode", type=click.Choice(MODES), help="A worker runs one task at a time (process), or several in threads or coroutines.")
 @click.option("--concurrency", type=int, metavar="N", help="Runs at a time in each worker, in the modes thread and async (1).")
+@click.option("--max-runs", type=int, metavar="N", help="Replace a worker process after so many runs, between two of them.")
+@click.option("--max-rss", metavar="SIZE", help="Replace it when its memory has grown beyond this: 512m, 2g.")
 @click.option("--config", "config_file", metavar="FILE", help="A TOML file with the same names; flags and environment win.")
 @click.option("--allow-commands", is_flag=True, default=None, help="Allow the built-in task `command`.")
 @click.option("--allow-http", is_flag=True, default=None, help="Allow the built-in task `http`.")

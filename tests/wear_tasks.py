@@ -1,0 +1,27 @@
+"""Tasks for executors that are replaced."""
+
+import os
+import time
+from pathlib import Path
+
+from wheelsched import task
+
+HELD = []
+
+
+@task("w.pid")
+def pid():
+    return os.getpid()
+
+
+@task("w.grow")
+def grow(size):
+    HELD.append(b"x" * size)
+    return "grown"
+
+
+@task("w.wait")
+def wait(path):
+    while not Path(path).exists():
+        time.sleep(0.01)
+    return "waited"
