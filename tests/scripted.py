@@ -48,6 +48,8 @@ class Scripted:
     def spawn(self):
         self.worker += 1
         self.seekers = []
+        if self.worker > 1:
+            self.connection.close()
         self.executor = self.pool.spawn(self.worker)
         self.connection = Connection(self.worker, self.executor.sock, os.getuid(), frozenset(), trusted=True)
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from .views import Attempt, JobInfo, PutResults, RunError, Waiting
     from .views_queues import QueueInfo
     from .views_runs import Enqueued, EnqueueResults, Group
-    from .views_time import Backfill, Calendar, Hold, JobChange, TzDiff, Why
+    from .views_time import Backfill, Calendar, Hold, JobChange, Reloaded, TzDiff, Why
 
 __all__ = [
     "AlreadyExistsError",
@@ -88,6 +88,7 @@ __all__ = [
     "PermissionDeniedError",
     "PutResults",
     "QueueInfo",
+    "Reloaded",
     "ResourceExhaustedError",
     "Retry",
     "RetryAfter",
@@ -129,7 +130,7 @@ _FROM = {
     "views": ("Attempt", "JobInfo", "PutResults", "RunError", "Waiting"),
     "views_queues": ("QueueInfo",),
     "views_runs": ("EnqueueResults", "Enqueued", "Group"),
-    "views_time": ("Backfill", "Calendar", "Hold", "JobChange", "TzDiff", "Why"),
+    "views_time": ("Backfill", "Calendar", "Hold", "JobChange", "Reloaded", "TzDiff", "Why"),
 }
 _MODULE = {name: module for module, names in _FROM.items() for name in names}
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from .views import JobInfo, PutResults
     from .views_forecast import Forecast
     from .views_queues import QueueInfo
-    from .views_time import Backfill, Calendar, Hold, JobChange, TzDiff, Why
+    from .views_time import Backfill, Calendar, Hold, JobChange, Reloaded, TzDiff, Why
 
 __all__ = ["AsyncClient", "AsyncListing", "AsyncRun"]
 
@@ -299,6 +299,10 @@ class AsyncClient(AsyncRunCalls, AsyncEventVerbs, AsyncDeadVerbs, AsyncLogVerbs)
     async def release(self, *, timeout: Any = None) -> Hold:
         """As Client.release."""
         return await self._do(self._times.release(), timeout)
+
+    async def reload(self, *, timeout: Any = None) -> Reloaded:
+        """As Client.reload."""
+        return await self._do(self._times.reload(), timeout)
 
     async def tzdiff(self, *, timeout: Any = None) -> TzDiff:
         """As Client.tzdiff."""

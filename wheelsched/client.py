@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from .views import JobInfo, PutResults
     from .views_forecast import Forecast
     from .views_queues import QueueInfo
-    from .views_time import Backfill, Calendar, Hold, JobChange, TzDiff, Why
+    from .views_time import Backfill, Calendar, Hold, JobChange, Reloaded, TzDiff, Why
 
 __all__ = ["BaseClient", "Client", "Listing", "Run", "clock_offset", "default_socket_path", "user_name"]
 
@@ -364,6 +364,12 @@ class BaseClient(RunCalls, EventVerbs, DeadVerbs, LogVerbs):
     def release(self, *, timeout: Any = None) -> Hold:
         """Trigger again; what came due meanwhile is decided by each job's policies. `missed` jobs did."""
         return self._do(self._times.release(), timeout)
+
+    def reload(self, *, timeout: Any = None) -> Reloaded:
+        """Have the server's own workers import the task code anew, one after another; what they have in hand they finish on the old code.
+        Answers when all have it. FailedPreconditionError when a new process can't begin: then the old ones go on.
+        """
+        return self._do(self._times.reload(), timeout)
 
     def tzdiff(self, *, timeout: Any = None) -> TzDiff:
         """Which jobs' next time the last change of the zone data moved."""

@@ -98,6 +98,7 @@ class Engine:
         self.now = now
         self.server = server
         self.sessions: dict[int, Session] = {}  # by connection
+        self.retiring: set[int] = set()  # workers that get no more runs
         self.seekers: list[Seeker] = []  # lease requests that wait for runs
         self.waiters: dict[bytes, list[tuple[int, int, int]]] = {}  # run id -> (connection, request id, monotonic deadline)
         self.running = Live()  # which attempts have entered user code, as last seen, and what they told; not journaled

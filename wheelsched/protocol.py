@@ -92,6 +92,8 @@ answered as the first was and does nothing.
     calendars        -> [{name, calendar, jobs (how many use it)}]
     hold       rid, note -> {held, since_us, note}. No job is triggered until `release`; runs that are there go on
     release    rid -> {held, missed (jobs)}: what came due meanwhile is decided by each job's policies
+    reload     -> workers, finishing: the server's own workers import the task code anew, one after another; answered when all have it
+               (finishing: how many still finish runs on the old code), or when one can't begin: failed_precondition, the old ones go on
     tzdiff     -> {old, new, at_us, total, columns {job, old_us, new_us}}: jobs whose next time moved when the zone data did, the first
                10,000; old and new are versions of tzdata
     stage      batch (a number that the client uses once on a connection), given [maps], names, which, param_us, payload, as for put_many;

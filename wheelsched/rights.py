@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .turn import Incoming
 
 _TASKS: Final = {"command": "command", "http": "http"}  # task -> role of who defines a job with it or enqueues it
-_VERBS: Final = dict.fromkeys(("hold", "release", "queue_set", "queue_pause", "queue_resume", "queue_purge"), "admin")
+_VERBS: Final = dict.fromkeys(("hold", "release", "reload", "queue_set", "queue_pause", "queue_resume", "queue_purge"), "admin")
 assert {*_TASKS.values(), *_VERBS.values()} <= set(ROLES)
 assert set(OPEN_ROLES) <= set(ROLES)
 

@@ -25,6 +25,7 @@ from .model import NEVER, ROLES, US
 from .protocol import MUTATING, Request
 from .server_events import Readers
 from .server_forecast import Forecasts
+from .server_reload import Reload
 from .turn import ClockBack, Disconnect, Effects, Incoming, WorkerGone
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Server:
         self.keeper = keeper
         self.engine = engine
         self.forecasts = Forecasts(engine, self._log)
+        self.reload = Reload(engine, self._spawn, self._log)
         self.readers = Readers(engine.state, keeper, self._log)
         self.pool = pool
         self.listener = listener
@@ -89,6 +91,7 @@ class Server:
         """Serve until a signal; SIGTERM and SIGINT drain, a second one stops at once. The exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._signal)
+        signal.signal(signal.SIGHUP, lambda *_: self.reload.want())
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         for fd in (self.listener.fileno(), self.timer.fileno(), self.keeper.fileno(), self.pool.fileno(), self._wake_read):
             self._watch(fd, select.EPOLLIN)
@@ -198,6 +201,8 @@ class Server:
                     frame = self.readers.add(connection.number, request, now.mono_us)
                     if frame is not None:
                         engine.reply(connection.number, frame)
+                elif request.verb == "reload":
+                    self.reload.ask(Incoming(connection.number, request, connection.uid, None, connection.roles))
                 elif request.verb == "forecast":
                     self.forecasts.add(connection.number, request)
                 elif request.verb in _LOOKED_UP or (request.verb == "wait" and self._folded(request)):
@@ -210,12 +215,13 @@ class Server:
                     needed = request.verb in NEEDED or (request.verb == "finish" and not connection.trusted)
                     found = self.keeper.look_for(request.verb, request.args) if needed else None
                     inputs.append(Incoming(connection.number, request, connection.uid, found, connection.roles))
+        self.reload.step(list(self.pool_connections), stopping=bool(self.stopping))
         effects = engine.step(now, inputs)
         for connection, request in lookups:
             effects.replies.append((connection.number, self._look_up(request)))
         if self.forecasts:
             effects.replies += self.forecasts.piece(now.wall_us, self._refusal("") if self.stopping else None)
-        self.again = effects.again or not room or bool(self.forecasts)
+        self.again = effects.again or not room or bool(self.forecasts) or self.reload.arrived
         self.wake_mono_us = effects.wake_mono_us
         self.timer.set(NEVER if effects.wake_wall_us == NEVER else effects.wake_wall_us - self.clock.offset_us)
         if effects.records or effects.replies or effects.granted or self.keeper.busy:
@@ -319,6 +325,7 @@ class Server:
             return
         del self.by_number[connection.number]
         self.forecasts.drop(connection.number)
+        self.reload.drop(connection.number)
         self.readers.drop(connection.number)
         self.epoll.unregister(fd)
         del self.events[fd]
@@ -344,7 +351,8 @@ class Server:
 
     # The pool
 
-    def _spawn(self) -> None:
+    def _spawn(self) -> int:
+        """One more process; its worker's number."""
         self.next_number += 1
         worker = sessions.add_worker(self.engine, self.next_number, f"pool-{self.next_number}", "pool")
         executor = self.pool.spawn(worker)
@@ -352,6 +360,7 @@ class Server:
         self._add(Connection(self.next_number, executor.sock, os.geteuid(), frozenset(ROLES), trusted=True))
         self.pool_connections[worker] = self.next_number
         self.again = True
+        return worker
 
     def _pool_events(self, now_us: int) -> None:
         for event in self.pool.poll(now_us):
@@ -361,7 +370,7 @@ class Server:
             if event.can_not_import and not self.workers_ready:
                 self.exit_code = EXIT_CONFIG
                 self.stopping = 2
-            if not self.stopping:
+            if not self.reload.gone(event.worker, event.text) and not self.stopping:
                 self._spawn()
 
     def _lose(self, event: Exited) -> None:

@@ -16,7 +16,7 @@ from .policies import Overlap
 from .session import Ask
 from .verbs import as_map, checked_text, checked_word, field_of
 from .views import RunInfo
-from .views_time import Backfill, Calendar, Hold, JobChange, TzDiff, TzMove, Why
+from .views_time import Backfill, Calendar, Hold, JobChange, Reloaded, TzDiff, TzMove, Why
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -184,6 +184,10 @@ class TimeVerbs(Generic[R]):
     def release(self) -> Ask[Hold]:
         """Go on triggering."""
         return Ask("release", {}, _hold)
+
+    def reload(self) -> Ask[Reloaded]:
+        """New task code."""
+        return Ask("reload", {}, lambda result: Reloaded(field_of(result, "workers", int), field_of(result, "finishing", int)))
 
     def tzdiff(self) -> Ask[TzDiff]:
         """What the last change of the zone data moved."""

@@ -221,6 +221,18 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
+class Reloaded:
+    """What a reload of task code did."""
+
+    workers: int  # processes that have the new code
+    finishing: int  # those that finish, on the old code, the runs that they have
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
 class TzMove:
     """A job whose next time another version of the zone data moved. None: it has no coming time."""
 

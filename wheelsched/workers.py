@@ -46,7 +46,7 @@ def lease(engine: Engine, cmd: Incoming) -> bytes:
         raise InvalidArgumentError(f"lease: credits is a whole number from 1 to {CREDITS_MAX}")
     if isinstance(wait, bool) or not isinstance(wait, int) or wait < 0:
         raise InvalidArgumentError("lease: wait_us is a number of microseconds")
-    if engine.draining:
+    if engine.draining or session.worker in engine.retiring:
         return protocol.encode_ok(cmd.request.id, {"n": 0, "stop": True})
     deadline = min(NEVER, engine.now.mono_us + wait)
     engine.seekers.append(Seeker(cmd.conn, cmd.request.id, session.worker, frozenset(queues), credit, deadline))
@@ -130,10 +130,19 @@ def _lasts(state: State, fields: Any) -> tuple[list[list[Any]], list[list[Any]]]
     return values, errors
 
 
+def retire(engine: Engine, worker: int) -> None:
+    """This worker gets no more runs; those it has it may finish. Soft: a restart ends the processes of the pool anyway."""
+    engine.retiring.add(worker)
+    for seeker in [s for s in engine.seekers if s.worker == worker]:
+        engine.seekers.remove(seeker)
+        engine.reply(seeker.conn, protocol.encode_ok(seeker.request_id, {"n": 0, "stop": True}))
+
+
 def worker_gone(engine: Engine, gone: WorkerGone) -> None:
     """End a worker: what had ended counts, what it was in is lost, what it had not started is given back."""
     worker = engine.state.workers.get(gone.worker)
     engine.gone.pop(gone.worker, None)
+    engine.retiring.discard(gone.worker)
     if worker is None:
         return
     engine.seekers = [s for s in engine.seekers if s.worker != gone.worker]

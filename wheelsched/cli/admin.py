@@ -1,4 +1,4 @@
-"""`wheelsched admin`: verify (offline), export --history, hold, release, tzdiff."""
+"""`wheelsched admin`: verify (offline), export --history, hold, release, reload, tzdiff."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .times import Times
 
 @click.group(cls=Verbs)
 def admin() -> None:
-    """Verify a data directory, export the history, hold and release all triggering, show what new zone data moved."""
+    """Verify a data directory, export the history, hold and release all triggering, reload task code, show what new zone data moved."""
 
 
 @admin.command()
@@ -84,6 +84,19 @@ def release() -> None:
     missed = done.missed or 0
     told = f"{number(missed)} job{'' if missed == 1 else 's'} came due meanwhile" if missed else "nothing came due meanwhile"
     show_one(shell(), done.to_dict(), lambda: [f"released; {told}"])
+
+
+@admin.command()
+def reload() -> None:
+    """Have the server's workers import the task code anew.
+
+    One after another, without a restart; runs that are under way finish on the old code. When a new process can't begin, because a module
+    can't be imported or an `on_start` fails, the old ones go on and the exit code is 4. SIGHUP to the server does the same and logs it.
+    Workers outside of the server (`wheelsched worker`) are not touched: start new ones, then stop the old by SIGTERM.
+    """
+    done = shell().client.reload()
+    rest = f"; {number(done.finishing)} finish what they have on the old one" if done.finishing else ""
+    show_one(shell(), done.to_dict(), lambda: [f"{number(done.workers)} workers have the new code{rest}"])
 
 
 @admin.command()

@@ -1,0 +1,148 @@
+"""New task code in the pool of a running server, one process after another."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+from click.testing import CliRunner
+from scripted import wait_for
+
+from wheelsched import Call, FailedPreconditionError, PermissionDeniedError
+from wheelsched.cli.root import cli
+
+CODE = """
+import os, time
+from pathlib import Path
+from wheelsched import on_start, on_stop, task
+
+VERSION = {version}
+
+@task("v.version")
+def version():
+    return VERSION
+
+@task("v.wait")
+def wait(begun, go):
+    Path(begun).touch()
+    while not Path(go).exists():
+        time.sleep(0.01)
+    return VERSION
+
+def tell(what):
+    with open(os.environ["TOLD"] + what, "a") as file:
+        file.write(f"{{VERSION}}\\n")
+
+@on_start
+def started():
+    tell("started")
+
+@on_stop
+def stopped():
+    tell("stopped")
+"""
+
+
+@pytest.fixture
+def world(serving, short_tmp):
+    """A server whose task module is rewritten by the test."""
+
+    def write(text):
+        (short_tmp / "v_tasks.py").write_text(text)
+
+    def start(*flags, workers=2):
+        write(CODE.format(version=1))
+        env = {"TOLD": f"{short_tmp}/", "PYTHONDONTWRITEBYTECODE": "1"}
+        server = serving("--tasks", "v_tasks", *flags, workers=workers, env=env)
+        started = short_tmp / "started"
+        wait_for(lambda: not workers or (started.exists() and started.read_text() == "1\n" * workers), "the start of all workers")
+        return server
+
+    start.write = write
+    start.folder = short_tmp
+    return start
+
+
+def versions(ws, n=12):
+    return {run.result(timeout=60) for run in [ws.enqueue(Call("v.version")) for _ in range(n)]}
+
+
+@pytest.mark.parametrize("flags", [(), ("--mode", "thread", "--concurrency", "2"), ("--mode", "async", "--concurrency", "2")])
+def test_runs_under_way_finish_on_the_old_code(world, flags):
+    server = world(*flags)
+    with server.client() as ws:
+        begun, go = server.folder / "begun", server.folder / "go"
+        held = ws.enqueue(Call("v.wait", str(begun), str(go)))
+        wait_for(begun.exists, "the start of the run")
+        world.write(CODE.format(version=22))
+        done = ws.reload(timeout=60)
+        assert (done.workers, done.finishing in (1, 2)) == (2, True)
+        assert versions(ws) == {22}, "nothing new goes to the old code"
+        held.refresh()
+        assert held.state == "running"
+        go.touch()
+        assert held.result(timeout=60) == 1
+        assert [a.outcome for a in ws.run(held.id).attempts] == ["succeeded"]
+        stopped = server.folder / "stopped"
+        wait_for(lambda: stopped.exists() and stopped.read_text() == "1\n1\n", "the end of both old processes")
+        wait_for(lambda: len(ws.stats()["workers"]) == 2, "two workers")
+    assert server.end() == 0
+
+
+def test_code_that_can_not_be_imported_leaves_the_old_one_running(world):
+    server = world()
+    with server.client() as ws:
+        assert versions(ws) == {1}
+        world.write("import nothing_of_this_name")
+        with pytest.raises(FailedPreconditionError, match=r"the old code goes on in 2 of 2 workers: .*No module named 'nothing_of_this_name'"):
+            ws.reload(timeout=60)
+        out = CliRunner().invoke(cli, ["--socket", server.socket, "admin", "reload"])
+        assert (out.exit_code, "the old code goes on" in out.stderr) == (4, True)
+        assert versions(ws) == {1}
+        world.write(CODE.format(version=3))
+        out = CliRunner().invoke(cli, ["--socket", server.socket, "admin", "reload"])
+        assert (out.exit_code, out.stdout.startswith("2 workers have the new code")) == (0, True)
+        assert versions(ws) == {3}
+    assert "the old code goes on" in server.log.read_text()
+
+
+def test_a_signal_does_the_same_and_says_so(world):
+    server = world(workers=1)
+    with server.client() as ws:
+        assert versions(ws) == {1}
+        world.write(CODE.format(version=4))
+        server.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: "reload: 1 workers have the new code" in server.log.read_text(), "the reload")
+        assert versions(ws) == {4}
+        world.write("1 / 0")
+        server.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: "ZeroDivisionError: division by zero" in server.log.read_text(), "the refusal")
+        assert versions(ws) == {4}
+
+
+def test_many_who_ask_at_once_are_all_answered(world):
+    server = world()
+    with server.client() as ws:
+        assert versions(ws) == {1}
+        world.write(CODE.format(version=5))
+        found = []
+
+        def ask():
+            with server.client() as mine:
+                found.append(mine.reload(timeout=120).workers)
+
+        threads = [threading.Thread(target=ask) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found == [2, 2, 2]
+        assert versions(ws) == {5}
+        wait_for(lambda: len(ws.stats()["workers"]) == 2, "two workers")
+
+
+def test_who_may_not_and_where_there_is_nothing_to_reload(world):
+    server = world("--grant", "admin=nobody", workers=0)
+    with server.client() as ws, pytest.raises((FailedPreconditionError, PermissionDeniedError), match="no worker processes"):
+        ws.reload()
