@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 import math
 import uuid
 from collections import OrderedDict
@@ -246,6 +248,10 @@ def test_in_a_simulator():
         assert next(iter(ws.history("a"))).changes["args"] == ([shown], [{"ext": 7, "value": "1"}])
         changes = ws.apply([Job("a", echo.call(Decimal(3)), Manual())], dry_run=True).changes["a"]
         assert changes["arguments"][1] == "({'ext': 7, 'value': '3'})"
+        with pytest.raises(RunFailed, match="positional"):
+            ws.enqueue(Call("echo", 1, 2, 3, Decimal(4)), retry=1).result()
+        ws.export_dead(out := io.StringIO())
+        assert json.loads(out.getvalue())["args"] == [1, 2, 3, {"ext": 7, "value": "4"}]
         one = ws.enqueue(echo.call(value), unique=True, delay="1h")
         assert ws.enqueue(echo.call(value), unique=True, delay="1h").id == one.id
 

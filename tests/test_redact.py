@@ -224,6 +224,8 @@ def test_the_command_line(short_tmp):
                 run(*verb.split(), "-o", form)
         found = json.loads(run("job", "get", "a", "-o", "json"))
         run("admin", "export", "--history")
+        run("run", "logs", dead["id"])
+        assert json.loads(run("dead", "export"))["kwargs"] == {"password": MARK, "user": "jim"}
     assert (found["args"], found["kwargs"]) == ([MARK], {"password": MARK, "user": "jim"})
     assert SECRET not in "".join(told)
     assert "jim" in "".join(told)

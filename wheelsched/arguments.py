@@ -11,7 +11,7 @@ from . import protocol
 from .errors import InvalidArgumentError, PayloadError
 from .model import INSTANT_MAX_US, MS, NEVER, PAYLOAD_DEPTH_MAX, PAYLOAD_MAX
 from .payloads import RAW, too_deep
-from .redact import MARK, mark_in
+from .redact import MARK, PACKED_MARK, mark_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -70,6 +70,8 @@ def payload_of(value: Any) -> bytes:
 
 def payload_fault(value: Any) -> str | None:
     """What is wrong with a payload, from the outside: it is decoded only when it seems to have headers. None: nothing."""
+    if type(value) is bytes and 0 < len(value) <= PAYLOAD_MAX and value[0] == _ARRAY_OF_TWO and PACKED_MARK not in value:
+        return None  # as nearly all are: many a million times
     if not isinstance(value, bytes) or not value:
         return "payload: a bin with the encoded [args, kwargs] is wanted"
     if len(value) > PAYLOAD_MAX:

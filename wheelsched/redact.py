@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 MARK: Final = "[redacted]"  # what stands for a value
-_PACKED_MARK: Final[bytes] = msgpack.packb(MARK)
+PACKED_MARK: Final[bytes] = msgpack.packb(MARK)
 _UNREADABLE: Final[bytes] = msgpack.packb([[MARK], {}])
 _HOUSE: Final = {"http": ("headers",)}  # task -> fields that are redacted whatever a job says
 _POSITIONS: Final = {"command": ("argv",), "http": ("method", "url")}  # task -> names of its positional arguments
@@ -57,7 +57,7 @@ def _hidden(value: Any, names: frozenset[str]) -> Any:
 
 def mark_in(payload: bytes) -> bool:
     """Whether a value of the payload is the mark itself: what was shown of a job has come back as if it were the job's."""
-    if _PACKED_MARK not in payload:
+    if PACKED_MARK not in payload:
         return False
     try:
         return _has_mark(msgpack.unpackb(payload, raw=False))
