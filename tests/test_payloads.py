@@ -251,7 +251,7 @@ def test_in_a_simulator():
         with pytest.raises(RunFailed, match="positional"):
             ws.enqueue(Call("echo", 1, 2, 3, Decimal(4)), retry=1).result()
         ws.export_dead(out := io.StringIO())
-        assert json.loads(out.getvalue())["args"] == [1, 2, 3, {"ext": 7, "value": "4"}]
+        assert json.loads(out.getvalue())["args"] == [1, "[redacted]", 3, {"ext": 7, "value": "4"}]
         one = ws.enqueue(echo.call(value), unique=True, delay="1h")
         assert ws.enqueue(echo.call(value), unique=True, delay="1h").id == one.id
 
