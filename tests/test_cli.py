@@ -168,6 +168,28 @@ def test_the_globals_stand_before_or_behind_the_verb(server, where):
     assert json.loads(done.stdout)["name"] == "a"
 
 
+def test_top_shows_rates_between_looks(server):
+    looks = iter([
+        STATS, {**STATS, "uptime_s": 14.5, "counters": {"created": 25, "succeeded": 2}, "queues": {f"q{i:02}": {"queued": i} for i in range(20)}},
+        {**STATS, "generation": 5, "uptime_s": 30.0},
+    ])
+    server.answers["stats"] = lambda _: next(looks)
+    done = server("top", "--interval", "100ms", "--count", "3")
+    assert done.exit_code == 0, done.output
+    first, second, third = done.stdout.split("wheelsched 0.1.0, up ")[1:]
+    assert "at the next look" in first
+    assert "created 10.0" in second
+    assert "succeeded" not in second
+    assert "and 4 more" in second
+    assert second.index("q19") < second.index("q05")
+    assert "at the next look" in third
+    assert "\x1b" not in done.stdout
+    server.answers["stats"] = STATS
+    row = json.loads(server("top", "--count", "1", "-o", "jsonl").stdout)
+    assert (row["queued"], row["per_second"]) == (1, {})
+    assert server("top", "--interval", "soon").exit_code == 2
+
+
 # Jobs
 
 

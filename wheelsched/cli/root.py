@@ -20,6 +20,7 @@ VERBS = {
     "forecast": ("forecast:forecast", "How many runs will start when: the coming peak, and who makes it."),
     "events": ("events:events", "Follow changes of state: runs, jobs, queues, workers."),
     "status": ("status:status", "What the server is doing: lags, queues, workers, storage."),
+    "top": ("top:top", "Rates, queues and workers, again and again."),
     "health": ("status:health", "One line; exit 0 if all is well."),
     "admin": ("admin:admin", "Verify a data directory, export the history, hold and release all triggering, tzdiff."),
     "bench": ("bench:bench", "Measure a fresh server in a temporary folder."),
