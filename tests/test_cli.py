@@ -18,12 +18,11 @@ from wheelsched import Catchup, Overlap, Retry, errors
 from wheelsched.cli.history_rows import definition, run_row
 from wheelsched.cli.root import VERBS, cli
 from wheelsched.cli.shell import Verb, exit_code
-from wheelsched.client import Run
 from wheelsched.definition import check_given, given_from_api, resolve
 from wheelsched.model import Call
 from wheelsched.protocol import encode_payload
 from wheelsched.schedule import At, Cron, Every, Manual
-from wheelsched.views import JobInfo
+from wheelsched.views import JobInfo, RunInfo
 
 NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
 NOON_US = int(NOON.timestamp()) * 1_000_000
@@ -406,11 +405,11 @@ def test_definitions_in_the_form_of_the_checker():
 
 
 def test_runs_in_the_form_of_the_checker():
-    row = run_row(Run(wire_run(), None))
+    row = run_row(RunInfo(wire_run()))
     assert row["run_id"] == RUN_ID
     assert (row["state"], row["trigger"], row["attempts"], row["token"]) == ("succeeded", "schedule", 1, 7)
     assert row["finished_at"] == "2026-11-29T12:00:00.003000Z"
-    waiting = run_row(Run(wire_run("retry_wait", trigger="enqueue", next_us=NOON_US), None))
+    waiting = run_row(RunInfo(wire_run("retry_wait", trigger="enqueue", next_us=NOON_US)))
     assert (waiting["state"], waiting["trigger"], waiting["next_at"]) == ("retrying", "manual", "2026-11-29T12:00:00.000000Z")
     assert "finished_at" not in waiting
 
