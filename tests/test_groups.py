@@ -8,12 +8,13 @@ import pytest
 from engine_bench import FAILED, OK, Bench
 from serving import wait_for
 
-from wheelsched import Call, InvalidArgumentError, Manual, ResourceExhaustedError, Retry, current_run, groups
+from wheelsched import Call, FailedPreconditionError, InvalidArgumentError, Manual, ResourceExhaustedError, Retry, current_run, groups
 from wheelsched.model import FRAME_JOBS_MAX, GROUP_MAX
 from wheelsched.protocol import decode_headers
 from wheelsched.records import decode
 from wheelsched.state import State
 from wheelsched.testing import Simulator
+from wheelsched.turn import Disconnect
 
 THEN = Call("then", "x")
 
@@ -85,7 +86,9 @@ def test_every_kind_of_end_counts_once(crash):
         if crash:
             sim.crash()
             sim.hello()
-        assert loaded(sim).digest() == sim.engine.state.digest()
+        again = loaded(sim)
+        assert again.digest() == sim.engine.state.digest()
+        assert (again.groups, again.group_of) == (sim.engine.state.groups, sim.engine.state.group_of)
         assert group.run.refresh().state == "scheduled"
 
     sim.client.cancel(group.ids[0])
@@ -102,9 +105,9 @@ def test_every_kind_of_end_counts_once(crash):
     sim.finish(leases[3:], FAILED)
     between()
     sim.advance("2h")  # the one that nobody had expires; the one that was sent back had its start
-    sim.crash()
     assert group.run.refresh().state == "queued"
     assert counts(sim, group.run) == [6, 2, 1, 3]
+    sim.crash()
     sim.finish(sim.lease(), OK)
     assert counts(sim, group.run) == [6, 2, 1, 3]
     assert len(sim.runs("default/~then")) == 1
@@ -153,13 +156,28 @@ def test_a_waiter_is_answered_when_the_group_is_cancelled():
     assert sim.engine.waiters == {}
 
 
-def test_the_run_that_waits_can_be_cancelled_and_the_members_go_on():
+@pytest.mark.parametrize("crash", [False, True])
+def test_the_run_that_waits_can_be_cancelled_and_the_members_go_on(crash):
     sim, group = made(2)
     sim.client.cancel(group.run.id)
-    sim.crash()
+    if crash:
+        sim.crash()
     sim.finish(sim.lease(), OK)
     assert (group.run.refresh().state, group.run.reason) == ("cancelled", None)
     assert sim.engine.state.groups == {}
+
+
+def test_several_are_open_at_once_and_each_has_its_own():
+    sim = Bench()
+    several = [sim.client.group([Call(task)], then=Call("then")) for task in ("a", "b", "c")]
+    sim.crash()
+    several.append(sim.client.group([Call("d")], then=Call("then"), when="succeeded"))
+    for task, i, state in (("b", 1, "queued"), ("d", 3, "cancelled"), ("a", 0, "queued"), ("c", 2, "queued")):
+        assert several[i].run.refresh().state == "scheduled"
+        assert sim.client.cancel(task=task) == 1
+        assert several[i].run.refresh().state == state
+    made, cancelled = (sim.client.stats()["counters"][name] for name in ("created", "cancelled"))
+    assert (made, cancelled) == (2, 5)  # since the start
 
 
 def test_cancelling_all_members_by_a_filter_ends_the_group():
@@ -226,6 +244,22 @@ def test_parts_that_were_lost_with_a_connection_are_sent_again():
     group = sim.client.group([Call("t", "x" * 200_000) for _ in range(7)], then=THEN)
     assert len(group.ids) == len(sim.runs("default/~t")) == 7
     assert lost
+
+
+def test_parts_are_of_their_own_batch_and_go_with_the_connection():
+    sim = Bench()
+    one = {"given": [{"task": "t"}], "which": b"\0" * 4, "payload": [b"\x92\x90\x80"]}
+    rest = {"given": [{"task": "then"}], "which": b"", "payload": [], "namespace": "default", "then": {"which": 0, "payload": b"\x92\x90\x80"}}
+    assert [sim.call(60, ("group_part", {**one, "batch": batch}))["staged"] for batch in (1, 1, 2)] == [1, 2, 1]
+    with pytest.raises(FailedPreconditionError, match="0 members"):
+        sim.call(60, ("group", {**rest, "rid": sim.rid(1), "batch": 1, "members": 1}))
+    sim.call(60, ("group_part", {**one, "batch": 3}))
+    assert list(sim.engine.parts) == [60]
+    sim._step([Disconnect(60)])
+    assert sim.engine.parts == {}
+    sim.call(60, ("group_part", {**one, "batch": 3}))
+    made = sim.call(60, ("group", {**rest, "rid": sim.rid(2), "batch": 3, "members": 1}))
+    assert len(made["id"]) == 16
 
 
 def test_what_is_no_group_is_refused_and_nothing_made(monkeypatch):

@@ -230,7 +230,6 @@ class State(AttemptRecords):
         """Groups as a snapshot has them."""
         self.groups = groups
         self.group_of = {group.run_id: number for number, group in groups.items()}
-        self._ended = [number for number, group in groups.items() if not group.left]
 
     def ended_groups(self) -> list[int]:
         """Numbers of the groups whose last member has ended, and whose GROUP_END is not recorded yet."""
