@@ -297,6 +297,17 @@ def test_server_errors_become_exit_codes(server):
 # Runs
 
 
+@pytest.mark.parametrize(("text", "why"), [
+    ("", "1 to 10,000 calls"), ('{"task": "t"}\n\n[1]', "line 3"), ("x", "line 1: no JSON"), ('{"args": []}', "line 1"), ('{"task": 1}', "task (a text)"),
+    ('{"task": "t", "args": {}}', "args (a list)"), ('{"task": "t", "queue": "q"}', "an object of task"), ("[" * 100_000, "line 1: no JSON"),
+])
+def test_a_group_of_what_is_no_call(tmp_path, text, why):
+    (tmp_path / "calls").write_text(text)
+    done = invoke("--socket", "/nowhere/s", "group", str(tmp_path / "calls"), "then")
+    assert done.exit_code in (1, 2), done.output
+    assert why in " ".join(done.stderr.split())
+
+
 def test_enqueue_prints_the_run_id_alone(server):
     server.answers["enqueue"] = wire_run("queued")
     done = server("enqueue", "t", "--args", "[1]", "--in", "10m", "--key", "k", "--timeout", "5s")

@@ -71,7 +71,7 @@ def test_a_day_in_the_life(live):
     assert live.json("status")["counters"]["succeeded"] == 1
 
 
-def test_enqueue_waits_and_tells_how_it_ended(live):
+def test_enqueue_and_group_wait_and_tell_how_it_ended(live, tmp_path):
     run = live.json("enqueue", "demo.flaky", "--retry-attempts", "3", "--retry-backoff", "10ms", "--wait", "--wait-timeout", "20s")
     assert run["output"] == "done at attempt 3"
     assert [a["outcome"] for a in run["attempts"]] == ["failed", "failed", "succeeded"]
@@ -83,6 +83,12 @@ def test_enqueue_waits_and_tells_how_it_ended(live):
     assert live("dead", "redrive", "--task", "demo.hopeless", "--rate", "1/m", "--dry-run").split() == ["1", "would", "be", "queued", "again"]
     assert live.json("dead", "redrive", "--match", "nobody") == {"count": 0}
     assert live.json("dead", "discard", "--error", "*Error", "--limit", "1") == {"count": 1}
+    calls = tmp_path / "calls.jsonl"
+    calls.write_text('{"task": "demo.ok"}\n\n{"task": "demo.ok", "args": [], "kwargs": {}}\n')
+    assert live.json("group", str(calls), "demo.ok", "--wait", "--wait-timeout", "20s")["state"] == "succeeded"
+    one = live("group", str(calls), "demo.ok", "--key", "k").strip()
+    assert (live("group", str(calls), "demo.ok", "--key", "k").strip(), live.said[-1]) == (one, live.said[-1])
+    assert "there before" in live.said[-1]
     live("enqueue", "nobody.serves.this", "--wait", "--wait-timeout", "100ms", code=8)
     assert "nobody.serves.this" in live("health", code=1)
     assert "nobody.serves.this" in live("status")

@@ -13,6 +13,7 @@ VERBS = {
     "job": ("job:job", "Put, list, inspect, explain, pause, resume, trigger, backfill, delete and import jobs."),
     "calendar": ("calendar:calendar", "Put, list, show and delete calendars that block occurrences."),
     "enqueue": ("enqueue:enqueue", "Run a task once: now, after a delay or at an instant."),
+    "group": ("group:group", "Run a task for each line of a file, then another one."),
     "run": ("run:run", "List, inspect, cancel, follow and wait for runs."),
     "dead": ("dead:dead", "List, redrive, discard and export dead letters."),
     "queue": ("queue:queue", "List, limit, pause, resume and purge queues."),
