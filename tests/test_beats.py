@@ -284,6 +284,25 @@ def test_lease_06(b):
     assert [r.refresh().state for r in (first, second)] == ["cancelled", "succeeded"]
 
 
+def test_a_cancel_of_leased_runs_outlives_a_restart(b):
+    """By id and by filter; the worker that comes back is told, and an attempt that fails is not retried, one that is lost neither."""
+    runs = [b.client.enqueue(CALL, retry=Retry(5, 0)) for _ in range(3)]
+    leases = b.lease()
+    beat(b, leases)
+    assert b.client.cancel(runs[0].id).state == "running"
+    assert b.client.cancel(match="~t", state="running") == 2, "one was asked before"
+    b.crash(down="1s")
+    b.hello(60)
+    assert beat(b, leases, conn=60) == {"cancel": [0, 1, 2], "stale": []}
+    assert b.finish(leases[:1], FAILED, conn=60) == [1]
+    assert b.finish(leases[1:2], NOT_STARTED, conn=60) == [1]
+    b.advance("11s")
+    assert [r.refresh().state for r in runs] == ["cancelled"] * 3
+    assert [[a.outcome for a in r.attempts] for r in runs] == [["failed"], ["not_started"], ["lost"]]
+    b.hello(61)
+    assert b.lease(61) == []
+
+
 @pytest.mark.parametrize("restart", [False, True])
 def test_overlap_02(b, restart):
     """A worker dies without a word: its run blocks the job until the end of the lease, and no longer, with a restart or without."""

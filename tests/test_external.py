@@ -28,6 +28,9 @@ class World:
         self.socket = str(folder / "s")
         self.processes = []
         self.start_server()
+        self.hire()
+
+    def hire(self):
         code = (
             "import sys; from wheelsched.external import Supervisor; "
             "sys.exit(Supervisor(sys.argv[1], ['worker_tasks'], concurrency=2, queues=['default', 'sums']).run())"
@@ -137,6 +140,27 @@ def test_executors_die_with_their_supervisor(world):
     world.worker.kill()
     world.worker.wait()
     wait_for(lambda: not any(alive(p) for p in pids), "the end of the executors")
+
+
+def test_the_next_worker_ends_what_a_killed_one_has_left(world, tmp_path):
+    """The executor dies with its supervisor; the children of its run do not. A worker that lives is left alone."""
+    note, over = tmp_path / "note", tmp_path / "over"
+    with Client(world.socket) as ws:
+        ws.enqueue(Call("t.grandchild", str(note), ignore_term=True), retry=1)
+        wait_for(note.exists, "the grandchild")
+        pids = [int(p) for p in note.read_text().split()]
+        world.worker.kill()
+        world.worker.wait()
+        (left,) = world.folder.glob("wheelsched-worker-*")
+        assert all(map(alive, pids))
+        world.hire()
+        wait_for(lambda: not any(map(alive, pids)), "the end of what was left")
+        wait_for(lambda: not left.exists(), "the end of the folder")
+        held = ws.enqueue(Call("t.sleep", 3, None, str(over)), retry=1)
+        wait_for(lambda: ws.run(held.id).state in ("leased", "running"), "the start of the run")
+        world.hire()
+        wait_for(lambda: len(list(world.folder.glob("wheelsched-worker-*/alive"))) == 2, "the third worker")
+        assert held.result(timeout=30) == "slept"
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ import select
 import signal
 import socket
 import sys
-import tempfile
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from . import process, protocol
 from .errors import UnavailableError
 from .model import NEVER, US, Outcome
 from .pool import Pool
+from .worker_folder import GENERATION, WorkerFolder, end_leftovers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -150,9 +150,11 @@ class Supervisor:
         self.path = path
         self.queues = list(queues)
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
-        self._folder = tempfile.TemporaryDirectory(prefix="wheelsched-")
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        self.pool = Pool(workers_dir=self._folder.name, modules=modules, allowed=allowed, generation=0, boot_id=boot,
+        for line in end_leftovers(boot):
+            self._say(line)
+        self._folder = WorkerFolder()
+        self.pool = Pool(workers_dir=self._folder.path, modules=modules, allowed=allowed, generation=GENERATION, boot_id=boot,
                          mode=mode, concurrency=concurrency, max_runs=max_runs, max_rss=max_rss)
         self._last_id = 0
         self._last_worker = 0
@@ -219,7 +221,7 @@ class Supervisor:
                 slot.up.close()
             slot.down.close()
         self.pool.close()
-        self._folder.cleanup()
+        self._folder.close()
 
     def _turn(self) -> None:
         now = _mono_us()
