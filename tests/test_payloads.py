@@ -21,7 +21,21 @@ from hypothesis import given as examples
 from hypothesis import strategies as st
 from serving import Serving
 
-from wheelsched import AsyncClient, Call, Client, Ext, InvalidArgumentError, Job, Manual, PayloadError, RunFailed, current_run, task
+from wheelsched import (
+    AsyncClient,
+    Call,
+    Client,
+    Enqueue,
+    Every,
+    Ext,
+    InvalidArgumentError,
+    Job,
+    Manual,
+    PayloadError,
+    RunFailed,
+    current_run,
+    task,
+)
 from wheelsched.bulk import Bulk
 from wheelsched.model import PAYLOAD_DEPTH_MAX, PAYLOAD_MAX
 from wheelsched.payloads import NO_EXTS, RAW, Exts
@@ -245,6 +259,10 @@ def test_in_a_simulator():
         assert ws.run(first.id).to_dict()["output"][0] == shown
         ws.put("a", echo.call(Decimal(1), secret=Decimal(2)), Manual())
         assert ws.get("a").kwargs == {"secret": "[redacted]"}
+        ws.put("d", Call("echo", Point(1, [Point(2, 3)])), Manual(), redact="y")
+        assert ws.get("d").args == [Point(1, "[redacted]")]
+        with pytest.raises(InvalidArgumentError, match="give the value itself"):
+            ws.put("d", Call("echo", *ws.get("d").args), Manual())
         assert next(iter(ws.history("a"))).changes["args"] == ([shown], [{"ext": 7, "value": "1"}])
         changes = ws.apply([Job("a", echo.call(Decimal(3)), Manual())], dry_run=True).changes["a"]
         assert changes["arguments"][1] == "({'ext': 7, 'value': '3'})"
@@ -282,7 +300,49 @@ def test_payloads_of_other_clients():
         assert raw(sim, near, unique=["args"])["state"] == "queued"
 
 
-def test_over_a_real_server_with_both_clients(short_tmp):
+RUBBISH = [
+    b"\x92\xc1", b"\x92\x90", b"\x92\x01\x02", b"\x92\x91\x01\x81\x01\x02", b"\x92" + b"\x91" * 600, b"\x92\x91\xd4\x05\xc1\x80",
+    b"\x92\x90\x80\x00",
+]
+
+
+@pytest.mark.parametrize("rubbish", RUBBISH)
+def test_payload_03_one_bad_payload_stops_nothing_else(monkeypatch, rubbish):
+    with Simulator("2026-01-01T00:00:00Z", tasks={"t": lambda *a, **k: "done"}) as sim:
+        ws = sim.client
+        with monkeypatch.context() as patch:
+            patch.setattr(Bulk, "payload", lambda self, call: rubbish)
+            ws.put_many([Job("bad", Call("t"), Every("1m"), retry=1), Job("hidden", Call("t"), Manual(), redact="x")])
+        ws.put_many([Job("good", Call("t", 1), Every("1m")), Job("alarm", Call("t"), Manual())])
+        sim.advance("61s")
+        assert {run.job: run.state for run in ws.runs()} == {"bad": "dead", "good": "succeeded"}
+        shown = {job.name: job.to_dict()["args"] for job in ws.jobs()}
+        assert (shown["good"], shown["alarm"], shown["hidden"], len(shown["bad"])) == ([1], [], ["[redacted]"], 1)
+        ws.export_dead(out := io.StringIO())
+        assert json.loads(out.getvalue())["job"] == "bad"
+        ws.apply([Job("bad", Call("t", 2), Manual())], dry_run=True)
+        ws.put("bad", Call("t", 2), Manual())
+        assert len([change.to_dict() for change in ws.history("bad")]) == 2
+        assert ws.trigger("bad").result() == "done", "it can be repaired"
+        sim.crash()
+        assert ws.redrive(match="*") == 1
+        sim.advance("1s")
+        assert len(list(ws.dead())) == 1
+
+
+def test_payload_02_a_task_that_is_gone():
+    with Simulator("2026-01-01T00:00:00Z", tasks={"here": lambda: "fine"}) as sim:
+        ws = sim.client
+        ws.put_many([Job("old", Call("gone.after.a.deploy"), Every("1m")), Job("new", Call("here"), Every("1m"))])
+        sim.crash()
+        sim.advance("61s")
+        assert {run.job: run.state for run in ws.runs()} == {"old": "queued", "new": "succeeded"}
+        assert ws.stats()["unserved_tasks"] == {"gone.after.a.deploy": 1}
+        assert ws.put("old", Call("here"), Every("1m")).result == "updated", "it can be repaired"
+        assert ws.get("old").state == "active"
+
+
+def test_over_a_real_server_with_both_clients(short_tmp, monkeypatch):
     (short_tmp / "own.py").write_text(
         "from decimal import Decimal\nfrom wheelsched import Ext, task, current_run\nMONEY = Ext(7, Decimal, str, Decimal)\n"
         "@task('own.double')\ndef double(x):\n    current_run().heartbeat('', checkpoint=x)\n    return [x * 2, current_run().checkpoint]\n"
@@ -295,6 +355,10 @@ def test_over_a_real_server_with_both_clients(short_tmp):
         run = ws.enqueue(Call("own.double", Decimal("1.1")))
         assert run.result(timeout=30) == [Decimal("2.2"), Decimal("1.1")]
         assert ws.enqueue(Call("own.batch", Decimal("1.1"))).result(timeout=30) == Decimal("3.3")
+        with monkeypatch.context() as patch:
+            patch.setattr(Bulk, "payload", lambda self, call: RUBBISH[call.args[0]])
+            bad = ws.enqueue_many([Enqueue(Call("own.alien", i), retry=1) for i in range(len(RUBBISH))])
+        assert all(ws.wait_run(run_id, 20).state == "dead" for run_id in bad.ids)
         alien = server.client(ext=[Ext(5, Fraction, str, Fraction)]).enqueue(Call("own.alien", Fraction(1, 2)), retry=1)
         with pytest.raises(RunFailed, match="extension type 5 is not known here"):
             alien.result(timeout=30)

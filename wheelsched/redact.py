@@ -1,7 +1,8 @@
 """Redaction: argument fields whose values the server shows to nobody. Workers get them; listings, histories and diffs do not.
 
 A field is named by a keyword argument, a header of the call or the key of a map at any depth within the arguments, in any case of
-letters, or, in a job's own `redact`, by the position of a positional argument ("0" is the first). Pure.
+letters, or, in a job's own `redact`, by the position of a positional argument ("0" is the first). Users' own
+types are looked into as they are on the wire. Pure.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class Redaction:
 def _hidden(value: Any, names: frozenset[str]) -> Any:
     if isinstance(value, dict):
         return {key: MARK if str.casefold(key) in names and item not in _NOTHING else _hidden(item, names) for key, item in value.items()}
+    if isinstance(value, msgpack.ExtType):  # a type of the user's: what it holds is a value as well
+        return msgpack.ExtType(value.code, msgpack.packb(_hidden(msgpack.unpackb(value.data, raw=False), names)))
     return [_hidden(item, names) for item in value] if isinstance(value, list) else value
 
 
@@ -68,4 +71,6 @@ def mark_in(payload: bytes) -> bool:
 def _has_mark(value: Any) -> bool:
     if isinstance(value, dict):
         return any(map(_has_mark, value.values()))
+    if isinstance(value, msgpack.ExtType):
+        return _has_mark(msgpack.unpackb(value.data, raw=False))
     return any(map(_has_mark, value)) if isinstance(value, list) else bool(value == MARK)

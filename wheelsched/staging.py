@@ -14,11 +14,11 @@ from .bulk import definition_key
 from .definition import POLICIES, given_from_api
 from .errors import FailedPreconditionError, InternalError, InvalidArgumentError, WheelschedError
 from .model import FRAME_JOBS_MAX, MS, NEVER, NOTE_MAX, Call, Job, format_duration, parse_job_name, to_datetime
-from .payloads import NO_EXTS, RAW
-from .protocol import FRAME_MAX, decode_headers, decode_payload, encode_payload
+from .payloads import NO_EXTS
+from .protocol import FRAME_MAX, encode_payload
 from .schedule import At, Cron, Every, schedule_from_wire
 from .session import PIPELINE_MAX, Ask
-from .views import plain, rfc3339
+from .views import call_words, rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
@@ -249,9 +249,9 @@ def _instant(us: Any) -> str:
 def _payload(data: Any) -> str:
     if not isinstance(data, bytes):
         return str(data)
-    args, kwargs = decode_payload(data, RAW)
-    shown = [repr(plain(a)) for a in args] + [f"{k}={plain(v)!r}" for k, v in kwargs.items()]
-    return f"({', '.join(shown)})" + "".join(f" {k}={v!r}" for k, v in decode_headers(data).items())
+    words = call_words(data)
+    shown = [repr(a) for a in words["args"]] + [f"{k}={v!r}" for k, v in words["kwargs"].items()]
+    return f"({', '.join(shown)})" + "".join(f" {k}={v!r}" for k, v in words.get("headers", {}).items())
 
 
 def _shown(key: str, value: Any) -> str:

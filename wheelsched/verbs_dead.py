@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from .checks import check_name, parse_rate
 from .errors import InvalidArgumentError
 from .model import parse_instant, parse_job_name, parse_task_name
-from .payloads import RAW
-from .protocol import decode_payload
 from .session import Ask
 from .verbs import Pages, checked_glob, checked_limit, checked_run_id, checked_text, field_of
-from .views import plain
+from .views import call_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -74,8 +72,8 @@ def _change(verb: str, ids: Iterable[Any] | None, given: Mapping[str, Any], *, l
 
 def _line(letter: RunInfo, raw: Mapping[str, Any]) -> str:
     """A dead letter as one line of JSON, with its call."""
-    args, kwargs = decode_payload(raw["payload"], RAW)
-    return json.dumps({**letter.to_dict(), "args": plain(args), "kwargs": plain(kwargs)}, ensure_ascii=False) + "\n"
+    words = call_words(raw["payload"])
+    return json.dumps({**letter.to_dict(), "args": words["args"], "kwargs": words["kwargs"]}, ensure_ascii=False) + "\n"
 
 
 class DeadVerbs:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .payloads import Exts
     from .schedule import Schedule
 
-__all__ = ["Attempt", "JobInfo", "PutResults", "RunError", "RunInfo", "Waiting", "plain", "rfc3339"]
+__all__ = ["Attempt", "JobInfo", "PutResults", "RunError", "RunInfo", "Waiting", "call_words", "plain", "rfc3339"]
 
 T = TypeVar("T")
 
@@ -45,7 +45,10 @@ def plain(value: Any) -> Any:
     an extension type of the wire as {"ext": its code, "value": what it holds}.
     """
     if isinstance(value, RAW):
-        return {"ext": value.code, "value": plain(unpack(value.data, RAW))}
+        try:
+            return {"ext": value.code, "value": plain(unpack(value.data, RAW))}
+        except (ValueError, TypeError, OverflowError):  # no client of ours made it
+            return {"ext": value.code, "value": plain(value.data)}
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, datetime):
@@ -57,6 +60,16 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     return value
+
+
+def call_words(payload: bytes) -> dict[str, Any]:
+    """`args`, `kwargs` and, when there are any, `headers` of a payload as JSON has them; one that can't be read says so instead."""
+    try:
+        args, kwargs = decode_payload(payload, RAW)
+        headers = decode_headers(payload)
+    except PayloadError as e:
+        return {"args": [f"({e.message})"], "kwargs": {}}
+    return {"args": plain(args), "kwargs": plain(kwargs), **({"headers": headers} if headers else {})}
 
 
 def _value(data: bytes, hook: Callable[[int, bytes], Any]) -> Any:
@@ -373,12 +386,12 @@ class JobInfo(_Raw):
     @property
     def args(self) -> list[Any]:
         """The call's arguments. PayloadError when they can't be read, as for a type whose Ext this client was not given."""
-        return self._call(self._exts.decode)[0]
+        return self._call[0]
 
     @property
     def kwargs(self) -> dict[str, Any]:
         """The call's keyword arguments. PayloadError as for `args`."""
-        return self._call(self._exts.decode)[1]
+        return self._call[1]
 
     @property
     def headers(self) -> dict[str, str]:
@@ -386,9 +399,10 @@ class JobInfo(_Raw):
         payload = self._raw.get("payload")
         return {} if payload is None else decode_headers(payload)
 
-    def _call(self, hook: Callable[[int, bytes], Any]) -> tuple[list[Any], dict[str, Any]]:
+    @property
+    def _call(self) -> tuple[list[Any], dict[str, Any]]:
         payload = self._raw.get("payload")
-        return ([], {}) if payload is None else decode_payload(payload, hook)
+        return ([], {}) if payload is None else decode_payload(payload, self._exts.decode)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON: times as RFC 3339 text with microseconds and Z, durations of `spec` in microseconds."""
@@ -401,8 +415,8 @@ class JobInfo(_Raw):
         if kind in ("at", "every"):
             schedule: Any = self.schedule
             out |= {"at": rfc3339(schedule.instant)} if kind == "at" else {"anchor": rfc3339(schedule.anchor)}
-        args, kwargs = self._call(RAW)
-        return {**out, "args": plain(args), "kwargs": plain(kwargs), **({"headers": self.headers} if self.headers else {})}
+        payload = self._raw.get("payload")
+        return {**out, **({"args": [], "kwargs": {}} if payload is None else call_words(payload))}
 
     def __repr__(self) -> str:
         return f"<Job {self.name}: {self.state}>"

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .definition import SERVER_KEYS
 from .model import HOOKS, NEVER, display_name, format_duration, to_datetime
-from .payloads import RAW
-from .protocol import decode_headers, decode_payload
-from .views import plain, rfc3339
+from .views import call_words, rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -179,9 +177,7 @@ def _call_words(payload: bytes | None) -> dict[str, Any]:
     """Arguments of a call as JSON has them; long ones were not kept."""
     if payload is None:
         return _NO_CALL
-    args, kwargs = decode_payload(payload, RAW)
-    headers = decode_headers(payload)
-    return {"args": plain(args), "kwargs": plain(kwargs), **({"headers": headers} if headers else {})}
+    return call_words(payload)
 
 
 def _side(side: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -127,7 +127,7 @@ def _page(found: JobInfo, times: Times) -> Iterator[str]:
         ("task", found.task),
         ("args", json.dumps(shown["args"], ensure_ascii=False) if shown["args"] else ""),
         ("kwargs", json.dumps(shown["kwargs"], ensure_ascii=False) if shown["kwargs"] else ""),
-        ("headers", ", ".join(f"{name}={text}" for name, text in found.headers.items())),
+        ("headers", ", ".join(f"{name}={text}" for name, text in shown.get("headers", {}).items())),
         ("schedule", describe_schedule(found)), ("next", due), ("decided up to", times.show(found.cursor, tz)),
         ("open runs", str(found.active)), ("queue", f"{found.queue}, priority {spec['priority']}"), ("timeout", micros(spec["timeout_us"])),
         ("heartbeat timeout", micros(spec.get("heartbeat_timeout_us"))),
