@@ -388,3 +388,32 @@ def test_keys_are_forgotten_after_a_day_but_not_while_the_run_is_open(b):
     b.advance("2h")
     assert b.client.enqueue(CALL, key="b").id != done.id
     assert b.client.enqueue(Call("other"), key="a").id == open_run.id
+
+
+def test_what_is_too_old_is_forgotten_in_pieces(monkeypatch):
+    monkeypatch.setattr("wheelsched.engine.FORGET_KEYS", 10)
+    monkeypatch.setattr("wheelsched.engine.FORGET_JOBS", 7)
+    with Bench("2026-03-02T00:00:00Z") as b:
+        b.hello()
+        for i in range(35):
+            b.client.enqueue(CALL, key=f"k{i}")
+            b.put(f"j{i}", Manual())
+            b.client.delete(f"j{i}")
+        kept = b.put("kept", Manual())
+        b.finish(b.lease())
+        pieces, apply = [], b.engine.state.apply
+
+        def record(kind, fields):
+            if kind == "FORGET":
+                pieces.append((len(fields["rid"]), len(fields["key"]), len(fields["job"])))
+            return apply(kind, fields)
+
+        monkeypatch.setattr(b.engine.state, "apply", record)
+        assert len(b.engine.state.keys) == 35
+        b.advance("25h")
+        assert (b.engine.state.keys, len(b.engine.state.replies)) == ({}, 0)
+        b.advance("31d")
+        assert b.client.get("kept").version == kept.version
+        assert len(b.engine.state.jobs) == 2, "kept, and that of the enqueued runs"
+        assert sum(x[2] for x in pieces) == 35
+        assert all(rids <= 10 and keys <= 10 and jobs <= 7 for rids, keys, jobs in pieces), pieces

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,7 +61,7 @@ from .state import AS_EVER
 from .turn import ClockBack, Disconnect, Effects, Incoming, Now, WorkerGone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -73,6 +74,8 @@ NEVER_MS = 2**63 - 1
 FOLD_ROWS = 4_096
 CHANGES_MAX = 4_096  # changes of jobs that are kept in the state
 HOUSEKEEPING_US = 60 * US
+FORGET_KEYS = 4_096  # looked at in a turn
+FORGET_JOBS = 16_384
 _EARLY = frozenset({"finish", "heartbeat"})
 
 class Engine:
@@ -121,6 +124,7 @@ class Engine:
         self.limits = Limits(state, now.mono_us)
         self._turns: set[int] = set()  # job rows whose waiting runs may have their turn
         self._housekeeping_us = now.mono_us
+        self._forgetting: Iterator[None] | None = None  # what is under way
         self.counters: dict[str, int] = dict.fromkeys(
             ("created", "skipped", "succeeded", "failed", "retried", "dead", "cancelled", "stale", "given_back", "late", "untold",
              "expired", "snoozed"), 0
@@ -410,7 +414,11 @@ class Engine:
             self.record("TOLD", {"count": len(self.state.changes)})
         if overdue:
             self._housekeeping_us = self.now.mono_us + HOUSEKEEPING_US
-            self._forget()
+            self._forgetting = self._forget()
+        if self._forgetting is not None:
+            if next(self._forgetting, self) is self:
+                self._forgetting = None
+            self.effects.again |= self._forgetting is not None
 
     def _fold(self) -> None:
         rows = self.state.runs.peek(1, FOLD_ROWS)
@@ -424,20 +432,30 @@ class Engine:
         while self.state.runs.list_len(1):
             self._fold()
 
-    def _forget(self) -> None:
-        now = self.now.wall_us
-        rids = [rid for rid, (at, _) in self.state.replies.items() if at + REQUEST_TTL_US < now]
-        keys = [key for key, value in self.state.keys.items() if enqueues.is_over(self, key, value)]
-        jobs = np.array(self.state.jobs.slots(), np.uint32)
-        if len(jobs):
-            fields = self.state.jobs.gather(jobs)
-            done = (fields["state"] == JobState.DELETED) | (fields["state"] == JobState.FINISHED)
-            jobs = jobs[done & (fields["updated_us"] + TOMBSTONE_US < now) & (fields["cursor_us"] + TOMBSTONE_US < now)
-                        & (fields["rows"] == 0)]
-        old = [pair for pair in self.state.exceptions if pair[1] + TOMBSTONE_US < now]
+    def _forget(self) -> Iterator[None]:
+        """Forget what is too old, a piece a turn, so that nothing waits for long."""
+        state, now = self.state, self.now.wall_us
+        old = [pair for pair in state.exceptions if pair[1] + TOMBSTONE_US < now]
         if old:  # of occurrences that no schedule had any more
             job, at = (np.array(column, dtype) for column, dtype in zip(zip(*old, strict=True), (np.uint32, np.int64), strict=True))
             self.record("EXCEPT", {"at": now, "uid": SERVER_UID, "job": job, "nominal": at, "to": np.full(len(old), AS_EVER, np.int64)})
+        rids = [rid for rid, _ in takewhile(lambda item: item[1][0] + REQUEST_TTL_US < now, state.replies.items())]  # the oldest come first
+        names, nobody = list(state.keys), np.empty(0, np.uint32)
+        for start in range(0, max(len(rids), len(names)), FORGET_KEYS):
+            known = [(key, state.keys[key]) for key in names[start : start + FORGET_KEYS] if key in state.keys]
+            self._forgotten(rids[start : start + FORGET_KEYS], [key for key, value in known if enqueues.is_over(self, key, value)], nobody)
+            if len(known) == FORGET_KEYS:
+                yield
+        start = 0
+        while rows := state.jobs.slots(start, FORGET_JOBS):
+            start, jobs = rows[-1] + 1, np.array(rows, np.uint32)
+            fields, now = state.jobs.gather(jobs), self.now.wall_us
+            over = ((fields["state"] == JobState.DELETED) | (fields["state"] == JobState.FINISHED)) & (fields["rows"] == 0)
+            self._forgotten([], [], jobs[over & (fields["updated_us"] + TOMBSTONE_US < now) & (fields["cursor_us"] + TOMBSTONE_US < now)])
+            if len(rows) == FORGET_JOBS:
+                yield
+
+    def _forgotten(self, rids: list[bytes], keys: list[bytes], jobs: NDArray[np.uint32]) -> None:
         if rids or keys or len(jobs):
             self.record("FORGET", {"rid": records.Blobs(rids), "key": records.Blobs(keys), "job": jobs})
 
