@@ -18,7 +18,7 @@ from wheelsched.cli.midnight import Plan, doubts, name_of, recurring_at
 from wheelsched.cli.output import Progress
 from wheelsched.cli.verify import verify_directory
 from wheelsched.cli.workbench import Census, ServerProcess, poll
-from wheelsched.client import Run
+from wheelsched.client import Client, Run
 from wheelsched.errors import UnavailableError
 from wheelsched.state import State
 
@@ -184,7 +184,7 @@ def test_the_demo_holds():
 
 def run_row(number, job="a", at_ms=1_000, state="succeeded", **more):
     raw = {"id": f"{number:032x}", "job": job, "state": state, "scheduled_us": at_ms * 1_000, "trigger": "schedule", "attempt": 1}
-    return Run({**raw, **more}, None)
+    return Run({**raw, **more}, Client("/nowhere"))
 
 
 def test_the_census_counts_what_is_double_and_what_is_lost():
