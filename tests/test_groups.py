@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 
 import pytest
 from engine_bench import FAILED, OK, Bench
 from serving import wait_for
 
-from wheelsched import Call, FailedPreconditionError, InvalidArgumentError, Manual, ResourceExhaustedError, Retry, current_run, groups
+from wheelsched import (
+    AsyncClient,
+    Call,
+    Cancel,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    Manual,
+    ResourceExhaustedError,
+    Retry,
+    Snooze,
+    current_run,
+    groups,
+)
 from wheelsched.model import FRAME_JOBS_MAX, GROUP_MAX
 from wheelsched.protocol import decode_headers
 from wheelsched.records import decode
@@ -78,6 +91,30 @@ def test_the_task_behind_reads_how_they_ended():
     assert got == [("x", {"reason": "group", "group": group.run.id, "members": 3, "succeeded": 2, "failed": 1, "cancelled": 0})]
 
 
+def test_what_a_task_says_of_its_own_run_counts_too():
+    """A snooze ends nothing and a cancel is one; neither is a failure that a hook is called for."""
+    told = []
+
+    def naps():
+        if current_run().attempt == 1 and not told:
+            told.append("slept")
+            raise Snooze("1h")
+
+    def leaves():
+        raise Cancel("no need")
+
+    tasks = {"naps": naps, "leaves": leaves, "then": lambda _: told.append(current_run().cause), "alarm": lambda: told.append("alarm")}
+    with Simulator(tasks=tasks) as sim:
+        sim.client.put("alarm", Call("alarm"), Manual())
+        hooks = dict.fromkeys(("on_failure", "on_dead"), "alarm")
+        sim.client.enqueue(Call("leaves"), **hooks)
+        group = sim.client.group([Call("naps"), Call("leaves")], then=THEN, **hooks)
+        sim.advance("30m")
+        assert (told, group.run.refresh().state) == (["slept"], "scheduled")
+        sim.advance("31m")
+    assert told[1:] == [{"reason": "group", "group": group.run.id, "members": 2, "succeeded": 1, "failed": 0, "cancelled": 1}]
+
+
 @pytest.mark.parametrize("crash", [False, True])
 def test_every_kind_of_end_counts_once(crash):
     sim, group = made(6, retry=1, expires_after="1h")
@@ -113,11 +150,12 @@ def test_every_kind_of_end_counts_once(crash):
     assert len(sim.runs("default/~then")) == 1
 
 
-def test_a_dead_letter_ends_its_membership_and_sending_it_back_changes_nothing():
+@pytest.mark.parametrize("verb", ["redrive", "discard"])
+def test_a_dead_letter_ends_its_membership_whatever_becomes_of_it(verb):
     sim, group = made(1, retry=1)
     sim.finish(sim.lease(), FAILED)
     assert group.run.refresh().state == "queued"
-    sim.client.redrive("*")
+    assert getattr(sim.client, verb)("*") == 1
     sim.finish(sim.lease(), OK)
     assert counts(sim, group.run) == [1, 0, 1, 0]
     assert len(sim.runs("default/~then")) == 1
@@ -293,6 +331,14 @@ def test_what_is_no_group_is_refused_and_nothing_made(monkeypatch):
     assert sim.engine.parts == {}
 
 
+async def again(socket):
+    """With another client, and the same key."""
+    async with AsyncClient(socket) as ws:
+        group = await ws.group([Call("t.sleep", 0)], then=Call("t.echo", "other"), key="once")
+        assert (group.existing, (await ws.run(group.run.id)).job) == (True, "~t.echo")
+        return group.run.id
+
+
 def test_one_behind_a_group_over_kills_of_the_server(serving):
     server = serving(workers=2)
     calls, soon = [Call("t.sleep", 0.02) for _ in range(60)], Retry(attempts=9, backoff="50ms", cap="50ms")
@@ -303,7 +349,7 @@ def test_one_behind_a_group_over_kills_of_the_server(serving):
         server.end(signal.SIGKILL)
         server = serving(workers=2)
     ws = server.client()
-    assert ws.group([Call("t.sleep", 0)], then=Call("t.echo", "other"), key="once").run.id == group.run.id
+    assert asyncio.run(again(server.socket)) == group.run.id
     behind = ws.run(group.run.id)
     assert behind.result(timeout=60) == "all"
     members = list(ws.runs(job="~t.sleep"))
