@@ -118,7 +118,8 @@ def _supervised(runner: Runner, argv: list[str], cwd: str | None, env: Mapping[s
             raise _not_started(e, argv, cwd) from e
         words[process.W_COMMAND_BEGUN] = process.begun_ticks(proc.pid)
         words[process.W_COMMAND_PGID] = proc.pid
-        code = process.supervise(proc, *runner.outputs.captures, lambda: runner.told_to_end(token), words[process.W_GRACE_US])
+        reap = subprocess.Popen.wait if runner.meter is None else runner.meter.reap
+        code = process.supervise(proc, *runner.outputs.captures, lambda: runner.told_to_end(token), words[process.W_GRACE_US], reap)
         if runner.told_to_end(token):
             process.kill_command(token, runner.file.mark)
         return code

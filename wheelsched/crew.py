@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 from . import process
 from .errors import InvalidArgumentError
-from .execution import Captures, Entered, Runner, Work, group_of
+from .execution import Entered, Runner, Work, group_of
 from .hooks import Hooks, failure_of
+from .outputs import Captures
 from .tasks import enter_run, entered_run
 from .wire import FINISH_RESULT_BYTES, FINISH_ROWS_MAX, Teller, Wire, result_size
 

@@ -5,11 +5,7 @@ The hot path is `Runner.execute`: about 0.5 µs a run beyond user code.
 
 from __future__ import annotations
 
-import io
 import os
-import select
-import sys
-import threading
 import time
 import traceback
 from contextlib import ExitStack
@@ -26,6 +22,7 @@ from .hooks import surround
 from .model import ERROR_TEXT_MAX, OUTPUT_MAX, Outcome
 from .payloads import NO_EXTS
 from .tasks import Batch, RunContext, Task, enter_run
+from .usage import MEASURED_NS
 from .verdicts import bases_of, name_of, verdict
 
 if TYPE_CHECKING:
@@ -33,10 +30,10 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from .kept import Kept
+    from .outputs import Captures
+    from .usage import Meter
     from .wire import Wire
 
-PIPE_BYTES: Final = 1024 * 1024
-_CALIBRATION_NS_MAX: Final = 50_000_000
 _OUR_FRAMES: Final = (__name__, f"{__package__}.crew")  # that lead to user code: of no use in a traceback
 LOOK_S: Final = 0.05  # how often a coroutine's run looks whether it was told to end
 
@@ -104,97 +101,6 @@ def group_of(work: Work, first: int, made: Task) -> list[int]:
     return [first, *islice(work.rows, end - first - 1)]
 
 
-class Captures:
-    """What one run at a time writes to stdout and stderr, in memory."""
-
-    def __init__(self) -> None:
-        self.captures = (process.Capture(1), process.Capture(2))
-
-    def install(self) -> None:
-        """Have the streams in place for the next run."""
-
-    @property
-    def waiting(self) -> bool:
-        """Is there output that nobody took?"""
-        return self.captures[0].dirty or self.captures[1].dirty
-
-    def collect(self) -> None:
-        """Take what has not come here by itself."""
-
-    def take(self) -> dict[str, Any]:
-        """What was written since the last call, as entries of a result map."""
-        self.collect()
-        found: dict[str, Any] = {}
-        for name, capture in zip(("stdout", "stderr"), self.captures, strict=True):
-            data, cut = capture.take()
-            if data:
-                found[name] = data
-            if cut:
-                found[f"{name}_cut"] = cut
-        return found
-
-
-class Outputs(Captures):
-    """Descriptors 1 and 2, and sys.stdout and sys.stderr, of this process.
-
-    What Python prints goes to memory. What is written to the descriptors (by children, by C) goes through pipes that a
-    thread empties, so that a writer is never held up for long.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._lock = threading.Lock()
-        self._poll = select.poll()
-        self.pipes = (self._pipe(1), self._pipe(2))
-        self.quick_ns = self._calibrate()
-        self.install()
-
-    def _pipe(self, fd: int) -> int:
-        import fcntl  # noqa: PLC0415 - once
-
-        read, write = os.pipe2(os.O_CLOEXEC)
-        try:
-            fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        except PermissionError:
-            os.write(2, b"wheelsched: executor: output pipes of the default size only\n")
-        os.set_blocking(read, False)
-        os.dup2(write, fd)
-        os.close(write)
-        self._poll.register(read, select.POLLIN)
-        return read
-
-    def _calibrate(self) -> int:
-        """Most of the time of the quickest write to a pipe: a call that took less has written to no descriptor, nor printed."""
-        best = _CALIBRATION_NS_MAX
-        for _ in range(50):
-            start = time.monotonic_ns()
-            os.write(1, b".")
-            best = min(best, time.monotonic_ns() - start)
-        self.collect()
-        for capture in self.captures:
-            capture.take()
-        return best * 3 // 4
-
-    def install(self) -> None:
-        """Give Python code its streams, again if a run closed or replaced them."""
-        for name, capture in zip(("stdout", "stderr"), self.captures, strict=True):
-            stream = getattr(sys, name)
-            if stream is None or stream.closed or getattr(stream, "buffer", None) is not capture:
-                setattr(sys, name, io.TextIOWrapper(capture, "utf-8", "backslashreplace", write_through=True))
-
-    @property
-    def waiting(self) -> bool:
-        """Is there output that nobody took? One system call."""
-        return self.captures[0].dirty or self.captures[1].dirty or bool(self._poll.poll(0))
-
-    def collect(self) -> None:
-        """Take what the pipes hold. `dirty` is set before the read, so whoever sees neither has seen the truth."""
-        for fd, capture in zip(self.pipes, self.captures, strict=True):
-            capture.dirty = True
-            with self._lock:
-                process.drain(fd, capture)
-
-
 def error_result(error: BaseException, trace: TracebackType | None) -> dict[str, Any]:
     """{type, message, traceback} of what user code raised, each text capped; the traceback keeps its end. `bases`, if there are any."""
     cls = type(error)
@@ -227,6 +133,7 @@ class Runner:
         self.tasks: dict[str, Task] = {}
         self.around: Sequence[Callable[[RunContext], Any]] = ()  # middleware
         self.exts = NO_EXTS
+        self.meter: Meter | None = None  # where one run at a time makes a process's use that run's
         self.progress_ns = 0  # when some was sent
         self.asked = 0  # the token whose user code has learnt that it was told to end
         self._skips_seen = 0
@@ -244,6 +151,8 @@ class Runner:
         mono, started, skips = process.W_MONO_NS, process.W_STARTED, process.W_SKIPS
         seen = -1 if self._skipped else self._skips_seen
         call: list[Any]
+        if self.meter is not None:
+            self.meter.begin()
         t = over = now()
         start = 0
         for row in work.rows:
@@ -469,6 +378,8 @@ class Runner:
 
     def _settle(self, work: Work, start: int, end: int, took_ns: int) -> None:
         """After a run that was not over at once: its output, and whether it was told to end."""
+        if self.meter is not None and took_ns >= MEASURED_NS:
+            self._measure(self.meter, work, start, end)
         self.outputs.install()
         if self.outputs.waiting:
             output = self.outputs.take()
@@ -482,6 +393,14 @@ class Runner:
                 cut_short |= self._end_as_told(work, row, Outcome.TIMED_OUT if late else self.words[process.W_WHY])
         if cut_short and self.words is self.file.words:  # one run at a time, so what is younger was started by this one
             process.kill_younger(self.file.mark, work.begun_ns[start], os.getpgrp())
+
+    @staticmethod
+    def _measure(meter: Meter, work: Work, start: int, end: int) -> None:
+        """What a call has used; its rows share the CPU time."""
+        used = meter.take(work.begun_ns[start])
+        used["cpu_us"] //= end - start
+        for row in range(start, end):
+            work.results.setdefault(row, {}).update(used)
 
     def _end_as_told(self, work: Work, row: int, why: int) -> bool:
         """A timeout is a timeout; a run that was cancelled and still ended well, without having asked, has succeeded: False."""

@@ -261,11 +261,12 @@ def group_left(pgid: int, begun: int, mark: str) -> bool:
     return pgid > 1 and (begun == begun_ticks(pgid, alive=True) > 0 or bool(members(pgid, mark)))
 
 
-def supervise(proc: subprocess.Popen[bytes], out: Capture, err: Capture, ended_for: Callable[[], bool], grace_us: int) -> int:
+def supervise(proc: subprocess.Popen[bytes], out: Capture, err: Capture, ended_for: Callable[[], bool], grace_us: int,
+              reap: Callable[[subprocess.Popen[bytes]], int]) -> int:
     """Wait for a program and capture what it writes; the exit code, negative for a signal.
 
     The wait is for the program, not for its pipes: a grandchild that holds them open holds up nobody. When `ended_for`
-    then says that the run was told to end, what is left of the group gets most of the grace period and is killed.
+    then says that the run was told to end, what is left of the group gets most of the grace period and is killed. `reap` waits for it.
     """
     assert proc.stdout is not None
     assert proc.stderr is not None
@@ -284,7 +285,7 @@ def supervise(proc: subprocess.Popen[bytes], out: Capture, err: Capture, ended_f
                     poll.unregister(fd)
         for fd, capture in pipes.items():
             drain(fd, capture)
-        code = proc.wait()
+        code = reap(proc)
         if ended_for():
             until = time.monotonic() + 0.8 * grace_us / US  # the parent waits for the whole of it
             while (left := living((proc.pid,))) and time.monotonic() < until:

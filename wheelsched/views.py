@@ -140,7 +140,9 @@ class _HasResult(_Raw):
 
     @property
     def cpu(self) -> float | None:
-        """CPU seconds, user and system, of user code and of the children that it waited for; None where it was not measured: below 1 ms."""
+        """CPU seconds, user and system, of user code and of the children that it waited for; runs of a batch handler share its time.
+        None where it was not measured: below 1 ms, in an executor with several runs at a time, of an attempt that was killed.
+        """
         value = self._result.get("cpu_us")
         return None if value is None else value / US
 

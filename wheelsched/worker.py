@@ -28,10 +28,12 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from . import process
 from .builtin import Allowed, builtin_tasks
 from .errors import UnavailableError, WheelschedError
-from .execution import Outputs, Runner, Work
+from .execution import Runner, Work
 from .hooks import Hooks, failure_of, load_hooks
 from .kept import ROWS_MAX
+from .outputs import Outputs
 from .tasks import enter_run, load_exts, load_tasks
+from .usage import Meter
 from .wear import Wear
 from .wire import FINISH_RESULT_BYTES, FINISH_ROWS_MAX, Teller, Wire, result_size
 
@@ -66,6 +68,7 @@ class Executor(Wire):
         self.kept = file.kept
         self.outputs = outputs
         self.runner = Runner(file, file.words, outputs, self)
+        self.runner.meter = Meter()
         self.credits = CREDITS_START
         self.ready: deque[Work] = deque()
         self.work: Work | None = None  # in hand

@@ -11,7 +11,7 @@ import click
 from ..errors import NotFoundError, RunFailed
 from ..tape import STREAMS
 from ..views import plain
-from .output import cut, pairs, show_many, show_one, to_json
+from .output import cut, pairs, show_many, show_one, size, to_json
 from .shell import Failed, Shell, Verbs, clean, exit_code, say, shell
 from .times import Times, relative, schedule_zone, span
 
@@ -185,9 +185,15 @@ def _attempt(a: Attempt, times: Times, tz: str) -> list[str]:
     error = "" if a.error is None else (a.error.traceback or str(a.error)).rstrip()
     return pairs([
         (f"attempt {a.attempt}", f"{a.outcome or 'open'} on {a.worker or 'no worker'}, token {a.token}{took}"), ("reason", a.reason or ""),
-        ("started", times.show(a.started_at, tz)), ("ended", times.show(a.ended_at, tz)), ("error", error),
+        ("started", times.show(a.started_at, tz)), ("ended", times.show(a.ended_at, tz)), ("used", _used(a)), ("error", error),
         ("stdout", _text(a.stdout, a.stdout_cut)), ("stderr", _text(a.stderr, a.stderr_cut)),
     ])
+
+
+def _used(a: Attempt) -> str:
+    if a.cpu is None:
+        return ""
+    return f"CPU {span(a.cpu)}" if a.max_rss is None else f"CPU {span(a.cpu)}, memory {size(a.max_rss)}"
 
 
 def _text(data: bytes, left_out: int) -> str:

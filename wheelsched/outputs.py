@@ -1,0 +1,107 @@
+"""What user code prints: Python's streams in memory, the descriptors through pipes."""
+
+from __future__ import annotations
+
+import io
+import os
+import select
+import sys
+import threading
+import time
+from typing import Any, Final
+
+from . import process
+
+PIPE_BYTES: Final = 1024 * 1024
+_CALIBRATION_NS_MAX: Final = 50_000_000
+
+
+class Captures:
+    """What one run at a time writes to stdout and stderr, in memory."""
+
+    def __init__(self) -> None:
+        self.captures = (process.Capture(1), process.Capture(2))
+
+    def install(self) -> None:
+        """Have the streams in place for the next run."""
+
+    @property
+    def waiting(self) -> bool:
+        """Is there output that nobody took?"""
+        return self.captures[0].dirty or self.captures[1].dirty
+
+    def collect(self) -> None:
+        """Take what has not come here by itself."""
+
+    def take(self) -> dict[str, Any]:
+        """What was written since the last call, as entries of a result map."""
+        self.collect()
+        found: dict[str, Any] = {}
+        for name, capture in zip(("stdout", "stderr"), self.captures, strict=True):
+            data, cut = capture.take()
+            if data:
+                found[name] = data
+            if cut:
+                found[f"{name}_cut"] = cut
+        return found
+
+
+class Outputs(Captures):
+    """Descriptors 1 and 2, and sys.stdout and sys.stderr, of this process.
+
+    What Python prints goes to memory. What is written to the descriptors (by children, by C) goes through pipes that a
+    thread empties, so that a writer is never held up for long.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+        self._poll = select.poll()
+        self.pipes = (self._pipe(1), self._pipe(2))
+        self.quick_ns = self._calibrate()
+        self.install()
+
+    def _pipe(self, fd: int) -> int:
+        import fcntl  # noqa: PLC0415 - once
+
+        read, write = os.pipe2(os.O_CLOEXEC)
+        try:
+            fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        except PermissionError:
+            os.write(2, b"wheelsched: executor: output pipes of the default size only\n")
+        os.set_blocking(read, False)
+        os.dup2(write, fd)
+        os.close(write)
+        self._poll.register(read, select.POLLIN)
+        return read
+
+    def _calibrate(self) -> int:
+        """Most of the time of the quickest write to a pipe: a call that took less has written to no descriptor, nor printed."""
+        best = _CALIBRATION_NS_MAX
+        for _ in range(50):
+            start = time.monotonic_ns()
+            os.write(1, b".")
+            best = min(best, time.monotonic_ns() - start)
+        self.collect()
+        for capture in self.captures:
+            capture.take()
+        return best * 3 // 4
+
+    def install(self) -> None:
+        """Give Python code its streams, again if a run closed or replaced them."""
+        for name, capture in zip(("stdout", "stderr"), self.captures, strict=True):
+            stream = getattr(sys, name)
+            if stream is None or stream.closed or getattr(stream, "buffer", None) is not capture:
+                setattr(sys, name, io.TextIOWrapper(capture, "utf-8", "backslashreplace", write_through=True))
+
+    @property
+    def waiting(self) -> bool:
+        """Is there output that nobody took? One system call."""
+        return self.captures[0].dirty or self.captures[1].dirty or bool(self._poll.poll(0))
+
+    def collect(self) -> None:
+        """Take what the pipes hold. `dirty` is set before the read, so whoever sees neither has seen the truth."""
+        for fd, capture in zip(self.pipes, self.captures, strict=True):
+            capture.dirty = True
+            with self._lock:
+                process.drain(fd, capture)
