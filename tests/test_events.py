@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from engine_bench import CALL, FAILED, NOT_STARTED, Bench
 
-from wheelsched import Every, FailedPreconditionError, InvalidArgumentError, Manual, Retry, events
+from wheelsched import Enqueue, Every, FailedPreconditionError, InvalidArgumentError, Manual, Retry, events
 from wheelsched.engine import FOLD_ROWS
 
 
@@ -150,6 +150,24 @@ def test_rows_that_others_have_now_are_told_as_what_they_were(bench):
     assert told(bench, here, kinds=["run.*"]) == found
 
 
+def test_a_job_s_row_that_another_has_now_keeps_its_name_in_the_past(bench):
+    here = bench.client.event_position()
+    bench.put("old", Every("1s"), overlap="allow")
+    bench.advance(2)
+    bench.finish(bench.lease())
+    bench.client.delete("old")
+    bench.advance("31d")  # the tombstone goes
+    bench.put("new", Every("1s"), overlap="allow")
+    bench.advance(2)
+    assert bench.engine.state.trail.any_forgotten
+    found = told(bench, here, kinds=["run.created", "job.*"])
+    assert [(e.kind, e.job) for e in found] == [
+        ("job.created", "old"), ("run.created", "old"), ("run.created", "old"), ("job.deleted", "old"), ("job.created", "new"),
+        ("run.created", "new"), ("run.created", "new"),
+    ]
+    assert [e.run_id for e in found if e.job == "old" and e.run_id] == [r.id for r in bench.client.runs("old")]
+
+
 def test_a_restart_neither_loses_nor_doubles(bench):
     bench.put("j", Every("10s"), overlap="allow")
     bench.advance(25)
@@ -252,8 +270,7 @@ def test_more_than_a_page_and_more_than_a_fold(bench):
     bench.put("many", Every("1s"), overlap="allow")
     bench.advance(2)
     here = bench.client.event_position()
-    for _ in range(n):
-        bench.client.enqueue(CALL, namespace="n")
+    bench.client.enqueue_many([Enqueue(CALL, namespace="n")] * n)
     while leases := bench.lease(n=2_000):
         bench.finish(leases)
     bench.advance("3m")

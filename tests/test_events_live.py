@@ -11,6 +11,8 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))
 from wheelsched import AsyncClient, Call, Client, FailedPreconditionError, Job, Manual, Retry
 
@@ -21,6 +23,7 @@ def cli(server, *args):
     )
 
 
+@pytest.mark.slow
 def test_a_reader_goes_on_over_kill_9_without_a_loss_or_a_double(serving):
     server = serving(workers=2)
     ws = server.client()

@@ -225,6 +225,7 @@ def test_a_run_is_followed_while_it_runs_over_its_retry(speaking, short_tmp, mod
         assert followed(ws, ws.enqueue(call).id, short_tmp) == {(1, "stdout"): "from a child\n"}
 
 
+@pytest.mark.slow
 def test_an_external_worker_s_run_is_followed_over_a_restart_of_the_server(speaking, short_tmp):
     server = speaking(workers=0)
     ws = server.client()

@@ -113,6 +113,7 @@ def is_entered(ws, run_id):
     return True
 
 
+@pytest.mark.slow
 def test_every_kind_of_client_waits_over_a_retry_and_kills_of_the_server(serving, short_tmp):
     (short_tmp / "wait_tasks.py").write_text(TASKS)
     server = serving("--tasks", "wait_tasks")
