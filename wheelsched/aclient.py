@@ -23,7 +23,7 @@ from .atransport import AsyncTransport
 from .bulk import put_many_flow
 from .client import RETRY_FOR_S, TIMEOUT_S, WAIT_GRACE_S, clock_offset, default_socket_path, user_name
 from .errors import NotFoundError, WheelschedError
-from .payloads import Exts
+from .payloads import NO_EXTS, Exts
 from .transport import check_path
 from .verbs import WAIT_S_MAX, Verbs, call_seconds, outcome, unfinished
 from .verbs_dead import AsyncDeadVerbs
@@ -59,7 +59,7 @@ class AsyncRun(RunInfo):
     __slots__ = ("_client",)
 
     def __init__(self, raw: dict[str, Any], client: AsyncClient) -> None:
-        super().__init__(raw, client.exts)
+        super().__init__(raw, getattr(client, "exts", NO_EXTS))  # one that nobody asks again about has no client
         self._client = client
 
     async def refresh(self) -> Self:

@@ -26,7 +26,7 @@ from . import verbs_queues
 from .bulk import put_many_flow
 from .client_runs import RunCalls
 from .errors import NotFoundError, WheelschedError
-from .payloads import Exts
+from .payloads import NO_EXTS, Exts
 from .transport import Transport, check_path
 from .verbs import WAIT_S_MAX, Verbs, call_seconds, outcome, unfinished
 from .verbs_dead import DeadVerbs
@@ -90,7 +90,7 @@ class Run(RunInfo):
     __slots__ = ("_client",)
 
     def __init__(self, raw: dict[str, Any], client: BaseClient) -> None:
-        super().__init__(raw, client.exts)
+        super().__init__(raw, getattr(client, "exts", NO_EXTS))  # one that nobody asks again about has no client
         self._client = client
 
     def refresh(self) -> Self:
