@@ -417,3 +417,23 @@ def test_what_is_too_old_is_forgotten_in_pieces(monkeypatch):
         assert len(b.engine.state.jobs) == 2, "kept, and that of the enqueued runs"
         assert sum(x[2] for x in pieces) == 35
         assert all(rids <= 10 and keys <= 10 and jobs <= 7 for rids, keys, jobs in pieces), pieces
+
+
+def test_a_page_looks_at_no_more_than_so_much_and_the_listing_goes_on(b, monkeypatch):
+    monkeypatch.setattr("wheelsched.reads.PAGE_MAX", 2)
+    monkeypatch.setattr("wheelsched.reads.LOOKED_AT_MAX", 4)
+    monkeypatch.setattr("wheelsched.history.BLOCKS_MAX", 2)
+    monkeypatch.setattr("wheelsched.engine.FOLD_ROWS", 3)
+    b.hello()
+    for i in range(30):
+        b.put(f"j{i}", Manual(), overlap="allow")
+        b.client.trigger(f"j{i}")
+        b.finish(b.lease())
+    asked, ask = [], b.ask
+    monkeypatch.setattr(b, "ask", lambda verb, args: asked.append(verb) or ask(verb, args))
+    assert [j.name for j in b.client.jobs("j29")] == ["j29"]
+    assert sorted(j.name for j in b.client.jobs()) == sorted(f"j{i}" for i in range(30))
+    assert [r.job for r in b.client.runs("j29")] == ["j29"]
+    assert [r.job for r in b.client.runs()] == [f"j{i}" for i in range(30)]
+    assert asked.count("jobs") >= 8 + 15
+    assert asked.count("runs") >= 5

@@ -43,7 +43,8 @@ answered as the first was and does nothing.
     put_many   rid, given [maps], names [texts], which (u32 column: row of `given`), param_us (i64 column), payload [bins]
                -> result (u8 column: 0 unchanged, 1 created, 2 updated). All or nothing: an error's detail has jobs [[row, message]…]
     get        name -> a job
-    jobs       match (glob or nil), state (or nil), after (position or nil), limit -> columns {name: [values]}, after (nil at the end)
+    jobs       match (glob or nil), state (or nil), after (position or nil), limit -> columns {name: [values]}, after (nil at the end;
+               until then a page may have fewer rows than asked for, even none)
     next       name, n -> [instants]
     pause      rid, name, note -> a job          resume  rid, name, catchup (nil, "skip", "latest", "all") -> a job
     delete     rid, name -> a job                trigger rid, name, key -> a run

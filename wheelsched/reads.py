@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .state import State
 
 PAGE_MAX: Final = 1_000
+LOOKED_AT_MAX: Final = 4_000  # jobs that one request looks at: a page may have fewer than asked for, or none, and others follow
 POSITION_MAX: Final = 2**63
 DEAD_LIST: Final = 2
 _64: Final = 2**64 - 1
@@ -137,7 +138,7 @@ def jobs_page(engine: Engine, args: dict[str, Any]) -> dict[str, Any]:
             raise InvalidArgumentError(f"state: {wanted!r} is not one of active, paused, finished, deleted") from None
     start, limit = page_of(args)
     found: list[dict[str, Any]] = []
-    while True:
+    for _ in range(LOOKED_AT_MAX // PAGE_MAX):
         rows = state.jobs.slots(min(start, 2**32 - 1), PAGE_MAX)
         if not rows:
             return {"columns": as_columns(found), "after": None}
@@ -151,6 +152,7 @@ def jobs_page(engine: Engine, args: dict[str, Any]) -> dict[str, Any]:
             if len(found) == limit:
                 return {"columns": as_columns(found), "after": row + 1}
         start = rows[-1] + 1
+    return {"columns": as_columns(found), "after": start}
 
 
 def _glob(args: dict[str, Any], name: str) -> str | None:
