@@ -12,6 +12,7 @@ from engine_bench import CALL, FAILED, NOT_STARTED, Bench
 
 from wheelsched import Enqueue, Every, FailedPreconditionError, InvalidArgumentError, Manual, Retry, events
 from wheelsched.engine import FOLD_ROWS
+from wheelsched.model import Outcome
 
 
 @pytest.fixture
@@ -208,6 +209,28 @@ def test_a_lease_that_was_given_back_last_has_the_number_that_the_next_will_have
     bench.work([], 5)
     bench.finish(bench.lease(), NOT_STARTED)
     assert [e.attempt for e in told(bench, kinds=["run.leased"])] == [1, 2]
+
+
+def test_a_snooze_is_told_and_spends_no_number(bench):
+    bench.put("j", Manual(), retry=Retry(attempts=2, backoff="1s"))
+    bench.client.trigger("j")
+    for seconds in (5, 6):
+        [(run, token, _)] = bench.lease()
+        at = bench.now_us.to_bytes(8, "little")
+        bench.call(50, ("finish", {
+            "id": run, "token": token.to_bytes(8, "little"), "outcome": bytes([Outcome.SNOOZED]), "started_us": at, "ended_us": at,
+            "result": [[0, {"snooze_us": seconds * 1_000_000, "reason": f"for {seconds}"}]],
+        }))
+        bench.work([], 10)
+    bench.finish(bench.lease(), FAILED)
+    bench.work([], 5)
+    bench.finish(bench.lease())
+    found = told(bench, kinds=["run.*"])
+    assert [(e.kind.removeprefix("run."), e.attempt, e.reason) for e in found] == [
+        ("created", None, "manual"), ("leased", 1, None), ("snoozed", 1, "for 5"), ("queued", None, None), ("leased", 1, None),
+        ("snoozed", 1, "for 6"), ("queued", None, None), ("leased", 1, None), ("failed", 1, None), ("queued", None, None), ("leased", 2, None),
+        ("succeeded", 2, None),
+    ]
 
 
 def test_a_refused_completion_is_told_with_its_token_and_attempt(bench):

@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from engine_bench import FAILED, Bench
 
 from wheelsched import AsyncClient, Call, Command, InvalidArgumentError, Manual, Retry
+from wheelsched.model import Outcome
 from wheelsched.tape import Tape, mark, unseen
 
 TASKS = """
@@ -133,6 +134,24 @@ def test_an_open_attempt_shows_what_it_printed_and_an_end_without_a_report_keeps
     assert bench.engine.running.outputs == {}
     assert bench.engine.running._limits == 0
     assert b"".join(piece.data for piece in bench.client.logs(run.id) if piece.attempt == 1) == b"a\nb\ne\n"
+
+
+def test_an_attempt_after_a_snooze_has_its_own_output(bench):
+    bench.put("j", Manual())
+    run = bench.client.trigger("j")
+    for word in (b"first", b"second"):
+        [lease] = bench.lease()
+        tell(bench, lease, stdout=[0, word])
+        at = bench.now_us.to_bytes(8, "little")
+        if word == b"first":
+            bench.call(50, ("finish", {
+                "id": lease[0], "token": lease[1].to_bytes(8, "little"), "outcome": bytes([Outcome.SNOOZED]), "started_us": at, "ended_us": at,
+                "result": [[0, {"snooze_us": 1_000_000, "stdout": word}]],
+            }))
+            bench.work([], 5)
+    run.refresh()
+    assert [a.stdout for a in run.attempts] == [b"first", b"second"]
+    assert [piece.data for piece in bench.client.logs(run.id)] == [b"first", b"second"]
 
 
 def test_a_report_with_its_own_output_counts(bench):

@@ -40,8 +40,10 @@ if TYPE_CHECKING:
     from .schedule import At, Cron, Every, Manual
     from .staging import Applied
     from .tasks import current_run, task
+    from .verbs_logs import Log
     from .verdicts import Cancel, NotRetried, RetryAfter, Snooze
     from .views import Attempt, JobInfo, PutResults, RunError, Waiting
+    from .views_events import Event
     from .views_queues import QueueInfo
     from .views_runs import Enqueued, EnqueueResults, Group
     from .views_time import Backfill, Calendar, Hold, JobChange, Reloaded, TzDiff, Why
@@ -67,6 +69,7 @@ __all__ = [
     "Enqueue",
     "EnqueueResults",
     "Enqueued",
+    "Event",
     "Every",
     "Ext",
     "FailedPreconditionError",
@@ -80,6 +83,7 @@ __all__ = [
     "JobChange",
     "JobInfo",
     "LockedError",
+    "Log",
     "Manual",
     "NotFoundError",
     "NotRetried",
@@ -126,8 +130,10 @@ _FROM = {
     "staging": ("Applied",),
     "schedule": ("At", "Cron", "Every", "Manual"),
     "tasks": ("current_run", "task"),
+    "verbs_logs": ("Log",),
     "verdicts": ("Cancel", "NotRetried", "RetryAfter", "Snooze"),
     "views": ("Attempt", "JobInfo", "PutResults", "RunError", "Waiting"),
+    "views_events": ("Event",),
     "views_queues": ("QueueInfo",),
     "views_runs": ("EnqueueResults", "Enqueued", "Group"),
     "views_time": ("Backfill", "Calendar", "Hold", "JobChange", "Reloaded", "TzDiff", "Why"),
