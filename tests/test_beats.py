@@ -356,14 +356,14 @@ def test_an_attempt_that_is_silent_for_too_long_is_ended_by_the_server(b):
     beats(b, lease, 60, started=0)
     assert run.refresh().state == "leased", "it counts from the start of user code"
     beats(b, lease, 60, progress=[(0, "")])
-    assert beats(b, lease, 30) == {"cancel": [], "stale": []}
+    assert beats(b, lease, 33) == {"cancel": [], "stale": []}
     assert run.refresh().state == "running"
     told = b.now_us
-    assert beats(b, lease, 3) == {"cancel": [], "stale": [0]}, "30 s after its own last heartbeat, and 3 for a worker that ends it itself"
+    assert beats(b, lease, 3) == {"cancel": [], "stale": [0]}, "30 s after its own last heartbeat, and 5 for a worker that ends it itself"
     (first, *_) = run.refresh().attempts
     assert (first.outcome, first.error.type) == ("timed_out", "wheelsched.TimedOut")
     assert first.error.message == "timed out: no heartbeat for 30 s"
-    assert first.ended_at.timestamp() * 1e6 == told + 3_000_000
+    assert first.ended_at.timestamp() * 1e6 == told + 2_000_000
     assert b.finish(lease, OK) == [2]
     assert [s["outcome"] for s in run.refresh().stale] == ["succeeded"]
     assert b.finish(b.lease(), OK) == [1]
@@ -377,7 +377,31 @@ def test_a_timer_of_its_own_ends_it(b):
     b.engine.sessions[50].lease_until_us = 2**62
     b.advance("1h")
     assert run.refresh().state == "dead"
-    assert run.ended_at.timestamp() * 1e6 == begun + 33_000_000
+    assert run.ended_at.timestamp() * 1e6 == begun + 35_000_000
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_timeout_that_the_worker_does_not_enforce_is_enforced_by_the_server(b, restart):
+    """Whatever the run tells of itself. A new server counts anew, from the first heartbeat that it gets."""
+    run = b.client.enqueue(CALL, timeout="60s", retry=Retry(2, 0))
+    lease, conn = b.lease(), 50
+    begun = b.now_us + 33_000_000  # the first heartbeat that says so
+    beats(b, lease, 30, started=0)
+    beats(b, lease, 30, progress=[(0, "on and on")])
+    if restart:
+        b.crash(down="1s")
+        conn, begun = 60, b.now_us
+        b.hello(conn)
+        beat(b, lease, conn)
+    beats(b, lease, 63 if restart else 36, conn=conn, progress=[(0, "on and on")])
+    assert run.refresh().state == "running"
+    assert beats(b, lease, 3, conn=conn) == {"cancel": [], "stale": [0]}
+    (first, *_) = run.refresh().attempts
+    assert (first.outcome, first.error.message) == ("timed_out", "timed out: its worker did not end it after 60 s")
+    assert first.ended_at.timestamp() * 1e6 == begun + 65_000_000
+    assert b.finish(lease, OK, conn=conn) == [2]
+    assert b.finish(b.lease(conn), OK, conn=conn) == [1]
+    assert run.refresh().state == "succeeded"
 
 
 def test_what_has_ended_is_not_watched(b):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .turn import Incoming
 
-SLACK_US: Final = 3 * KILL_GRACE_US
+SLACK_US: Final = 5 * KILL_GRACE_US  # a worker of ours needs up to two of them to end a run, and then reports it
 
 
 def heartbeat(engine: Engine, cmd: Incoming) -> bytes:
@@ -48,12 +48,11 @@ def heartbeat(engine: Engine, cmd: Incoming) -> bytes:
     kept = [i for i in held.tolist() if i in checkpoints] if checkpoints else []
     if kept:
         engine.record("CHECKPOINT", {"at": engine.now.wall_us, "run": rows[kept], "checkpoint": Blobs([checkpoints[i] for i in kept])})
-    limited = engine.specs.any_silence and session.kind == "external"  # the pool knows better about its own
-    limits = engine.specs.silence[fields["spec"]].tolist() if limited else [NEVER] * len(held)
-    for i, limit in zip(held.tolist(), limits, strict=True):
+    external = session.kind == "external"  # the pool knows better about its own
+    for i, spec in zip(held.tolist(), fields["spec"].tolist(), strict=True):
         own = i in progress or i in checkpoints
         if started[i] or own:
-            _keep(engine, int(token[i]), ids[16 * i : 16 * i + 16], progress.get(i), limit, own=own)
+            _keep(engine, int(token[i]), ids[16 * i : 16 * i + 16], progress.get(i), spec if external else None, own=own)
     for i in held.tolist() if outputs else ():
         if i in outputs:
             engine.running.printed(int(token[i]), outputs[i])
@@ -63,45 +62,50 @@ def heartbeat(engine: Engine, cmd: Incoming) -> bytes:
     })
 
 
-def _keep(engine: Engine, token: int, run_id: bytes, progress: str | None, limit_us: int, *, own: bool) -> None:
-    """Keep what an attempt tells; an empty text leaves what it told before. `own`: its own code has called. It may be silent for
-    `limit_us` and a little more, so that a worker that ends silent runs itself, as ours do, comes first.
+def _keep(engine: Engine, token: int, run_id: bytes, progress: str | None, spec: int | None, *, own: bool) -> None:
+    """Keep what an attempt tells; an empty text leaves what it told before. `own`: its own code has called. With a `spec` it is held to
+    its limits, and gets a little more, so that a worker that ends runs itself, as ours do, comes first.
     """
-    live = engine.running
+    live, now = engine.running, engine.now
     beat = live.beats.get(token)
     fresh = beat is None
     if beat is None:
         beat = live.beats[token] = Beat(run_id)
-    if (fresh or own) and limit_us < NEVER:
-        beat.due_us = engine.now.mono_us + limit_us + SLACK_US
-        live.wake_us = min(live.wake_us, beat.due_us)
+    if spec is not None and (fresh or own):
+        if fresh:
+            beat.over_us = min(NEVER, now.mono_us + int(engine.specs.timeout[spec]) + SLACK_US)
+        beat.due_us = min(NEVER, now.mono_us + int(engine.specs.silence[spec]) + SLACK_US)
+        live.wake_us = min(live.wake_us, beat.over_us, beat.due_us)
     if own:
-        beat.at_us = engine.now.wall_us
+        beat.at_us = now.wall_us
     if progress:
         beat.progress = progress
 
 
-def end_silent(engine: Engine) -> None:
-    """End the attempts of external workers whose own code was silent for longer than their heartbeat_timeout; the workers are told
-    that they are stale.
+def end_overdue(engine: Engine) -> None:
+    """End the attempts of external workers that were not ended by them when their timeout was over, or when their own code was silent
+    for longer than their heartbeat_timeout; the workers are told that they are stale.
     """
     live, now = engine.running, engine.now
     if now.mono_us < live.wake_us:
         return
-    over = {token: beat for token, beat in live.beats.items() if beat.due_us <= now.mono_us}
+    over = {token: beat for token, beat in live.beats.items() if min(beat.over_us, beat.due_us) <= now.mono_us}
     if over:
         token = np.fromiter(over, np.int64, len(over))
         rows, verdict = engine.state.runs.held(b"".join(beat.run_id for beat in over.values()), token)
         assert (verdict == 1).all(), "what has ended is forgotten"
-        limits = engine.specs.silence[engine.state.runs.gather(rows)["spec"]].tolist()
-        said = {
-            i: {"type": "wheelsched.TimedOut", "message": f"timed out: no heartbeat for {limit / US:g} s", "traceback": ""}
-            for i, limit in enumerate(limits)
-        }
+        specs = engine.state.runs.gather(rows)["spec"].tolist()
+        said = {i: _timed_out(engine, beat, spec) for i, (beat, spec) in enumerate(zip(over.values(), specs, strict=True))}
         results = {i: msgpack.packb(result) for i, result in said.items()}
         outcome, zero = np.full(len(rows), Outcome.TIMED_OUT, np.uint8), np.zeros(len(rows), np.int64)
         end_attempts(engine, rows, outcome, zero, zero + now.wall_us, results, said)
-    live.wake_us = min((beat.due_us for beat in live.beats.values()), default=NEVER)
+    live.wake_us = min((min(beat.over_us, beat.due_us) for beat in live.beats.values()), default=NEVER)
+
+
+def _timed_out(engine: Engine, beat: Beat, spec: int) -> dict[str, Any]:
+    silence, timeout = int(engine.specs.silence[spec]) / US, int(engine.specs.timeout[spec]) / US
+    why = f"no heartbeat for {silence:g} s" if beat.due_us < beat.over_us else f"its worker did not end it after {timeout:g} s"
+    return {"type": "wheelsched.TimedOut", "message": f"timed out: {why}", "traceback": ""}
 
 
 def _sparse(args: dict[str, Any], name: str, n: int, kind: type[str | bytes | dict[str, Any]], limit: int) -> dict[int, Any]:

@@ -377,7 +377,7 @@ class Engine:
                 self.record("WAKE", {"at": self.now.wall_us, "run": rows})
                 self.effects.lags.append(("queued", self.state.runs.gather(rows)["due_us"]))
         workers.expire_leases(self)
-        beats.end_silent(self)
+        beats.end_overdue(self)
         run_commands.expire_waiters(self)
 
     def _without_waiting(self, rows: NDArray[np.uint32]) -> NDArray[np.uint32]:

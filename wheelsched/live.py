@@ -20,7 +20,8 @@ class Beat:
     """What an attempt has told of itself by heartbeats; there is one as soon as user code was entered."""
 
     run_id: bytes
-    due_us: int = NEVER  # monotonic; when it has been silent for too long
+    over_us: int = NEVER  # monotonic; when its timeout is over, for the server
+    due_us: int = NEVER  # when it has been silent for too long
     at_us: int | None = None  # wall clock of its own last heartbeat
     progress: str | None = None
 
@@ -39,7 +40,7 @@ class Live(dict[int, int]):
         self.beats: dict[int, Beat] = {}
         self.outputs: dict[int, dict[str, Tape]] = {}
         self._limits = 0  # of the tapes, together
-        self.wake_us = NEVER  # monotonic; not later than the first `due_us`
+        self.wake_us = NEVER  # monotonic; not later than the first `over_us` and `due_us`
 
     def see(self, running: dict[int, int]) -> Live:
         """What the pool sees now."""

@@ -213,8 +213,9 @@ The life of a worker. It connects, says `hello` with version 1 and tasks {name: 
 heartbeat_timeout_us, retry, priority, for those who enqueue the task without them), asks with `lease` for as many runs as it has room
 for, one request at a time, and executes them. From the moment it enters user code it measures `timeout_us` itself, and ends the run
 then (outcome 3). A run with heartbeat_timeout_us is ended so when its own code was silent for that long, counted from its start and
-from each heartbeat of its own. A worker that leaves this to the server tells `started` early: the server counts from the first row that
-says it and from each row with an entry in progress or checkpoint, ends the attempt 3 s after the limit, and answers `stale` from then on.
+from each heartbeat of its own. For a worker that leaves either to the server, the server counts too: from the first row that says
+`started`, and for heartbeat_timeout_us from each row with an entry in progress or checkpoint. It ends the attempt 5 s after the limit,
+and answers `stale` from then on.
 Every `heartbeat_us`, idle or busy, it sends `heartbeat` with all runs that it holds: that renews its leases, which else end after
 `lease_us`. started is 1 for a run whose user code was entered; progress has only the texts that changed. A row of `cancel` shall be
 ended and reported with outcome 6 (it comes again in each answer until it is); the lease of a row of `stale` is lost: end it, what it
