@@ -347,10 +347,10 @@ def test_over_a_real_server_with_both_clients(short_tmp, monkeypatch):
         "from decimal import Decimal\nfrom wheelsched import Ext, task, current_run\nMONEY = Ext(7, Decimal, str, Decimal)\n"
         "@task('own.double')\ndef double(x):\n    current_run().heartbeat('', checkpoint=x)\n    return [x * 2, current_run().checkpoint]\n"
         "@task('own.batch', batch=True)\ndef batch(runs):\n    return [run.args[0] * 3 for run in runs]\n"
-        "@task('own.alien')\ndef alien(x):\n    return x\n"
+        "@task('own.alien', redact='x')\ndef alien(x):\n    return x\n"
     )
     for flags in ((), ("--mode", "thread", "--concurrency", "2")):
-        server = Serving(short_tmp, "--tasks", "own", *flags, workers=1)
+        server = Serving(short_tmp, "--tasks", "own", "--redact", "PIN", *flags, workers=1)
         ws = server.client(ext=[MONEY])
         run = ws.enqueue(Call("own.double", Decimal("1.1")))
         assert run.result(timeout=30) == [Decimal("2.2"), Decimal("1.1")]
@@ -359,6 +359,8 @@ def test_over_a_real_server_with_both_clients(short_tmp, monkeypatch):
             patch.setattr(Bulk, "payload", lambda self, call: RUBBISH[call.args[0]])
             bad = ws.enqueue_many([Enqueue(Call("own.alien", i), retry=1) for i in range(len(RUBBISH))])
         assert all(ws.wait_run(run_id, 20).state == "dead" for run_id in bad.ids)
+        made = ws.put("hidden", Call("own.alien", 1, pin=2, pan=3), Manual())
+        assert (made.args, made.kwargs) == (["[redacted]"], {"pin": "[redacted]", "pan": 3}), "by what the worker announced, and the server"
         alien = server.client(ext=[Ext(5, Fraction, str, Fraction)]).enqueue(Call("own.alien", Fraction(1, 2)), retry=1)
         with pytest.raises(RunFailed, match="extension type 5 is not known here"):
             alien.result(timeout=30)
