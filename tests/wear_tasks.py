@@ -25,3 +25,12 @@ def wait(path):
     while not Path(path).exists():
         time.sleep(0.01)
     return "waited"
+
+
+@task("w.held")
+def held(path):
+    Path(f"{path}.begun").touch()
+    while not Path(path).exists():
+        time.sleep(0.01)
+    Path(f"{path}.over").touch()
+    return "held"
