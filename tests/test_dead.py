@@ -6,11 +6,14 @@ import io
 import json
 from datetime import timedelta
 
+import msgpack
+import numpy as np
 import pytest
 from engine_bench import CALL, FAILED, Bench
 from fake_server import RUN_ID, T0, T0_US, Driven, FakeServer, answering, run_raw
 
 from wheelsched import Call, Client, Every, Retry, dead, protocol, sweeps
+from wheelsched.endings import end_attempts
 from wheelsched.errors import FailedPreconditionError, InvalidArgumentError
 from wheelsched.state import recover
 
@@ -73,21 +76,35 @@ def test_a_page_looks_at_a_piece(b, monkeypatch):
 
 
 def test_many_are_changed_in_pieces_and_the_newly_dead_are_left_alone(b, monkeypatch):
-    monkeypatch.setattr(dead, "PIECE", 2)
+    monkeypatch.setattr(dead, "PIECE", 4)
     die(b, "A", "B", "A", "A", "B", "A")
+    late = b.client.enqueue(CALL, retry=1)
+    b.lease()
     go_on, turns = sweeps.go_on, []
 
     def watched(engine):
         go_on(engine)
+        if not turns:  # while the sweep goes on, another one dies
+            rows, at = engine.state.runs.find(bytes.fromhex(late.id)), np.full(1, b.now_us, np.int64)
+            said = {"type": "A", "message": ""}
+            end_attempts(engine, rows, np.full(1, FAILED, np.uint8), at, at, {0: msgpack.packb(said)}, {0: said})
         turns.append(engine.state.runs.list_len(dead.DEAD_LIST))
 
     monkeypatch.setattr(sweeps, "go_on", watched)
     assert b.client.redrive(error="A") == 4
-    assert turns == [5, 3, 2], "piece after piece"
-    assert [r.error.type for r in b.client.dead()] == ["B", "B"]
+    assert turns == [4, 3], "piece after piece"
+    assert [r.error.type for r in b.client.dead()] == ["B", "B", "A"]
+    assert [r.id for r in b.client.dead(error="A")] == [late.id]
     assert b.client.discard("*", limit=1) == 1
-    assert b.client.discard("*") == 1
+    assert b.client.discard("*") == 2
     assert list(b.client.dead()) == []
+
+
+def test_a_rate_holds_over_the_pieces(b, monkeypatch):
+    monkeypatch.setattr(dead, "PIECE", 2)
+    runs = die(b, *["A"] * 5)
+    assert b.client.redrive(error="A", rate="1/s") == 5
+    assert [r.refresh().next_at and (r.next_at - b.now) / timedelta(seconds=1) for r in runs] == [None, 1, 2, 3, 4]
 
 
 def test_a_redrive_at_a_rate_survives_a_crash(b):
