@@ -476,3 +476,16 @@ def test_a_listing_cut_off_by_its_reader(server):
 
 def test_verbs_are_commands_with_the_globals():
     assert issubclass(Verb, click.Command)
+
+
+def test_retry_rules_by_error(server):
+    retry = Retry(3, not_on=("KeyError",), errors={"ValueError": 1, "requests.Timeout": Retry(8, "1s", cap="1m")})
+    server.answers |= {"put": {**wire_job(retry=retry), "result": "created"}, "get": wire_job(retry=retry)}
+    server("job", "put", "a", "t", "--manual", "--retry-not-on", "KeyError", "--retry-error", "ValueError=1", "--retry-error",
+           "requests.Timeout=8,1s,1m")
+    assert server.args("put")["given"]["retry"] == retry.to_wire()
+    text = server("job", "get", "a").stdout
+    for part in ("KeyError", "after requests.Timeout", "8 attempts", "after ValueError", "1 attempt\n"):
+        assert part in text
+    for wrong in ("ValueError", "=3", "A=x", "A=1,1s,1m,1h"):
+        assert invoke("--socket", "/nowhere/s", "job", "put", "a", "t", "--manual", "--retry-error", wrong).exit_code == 2, wrong

@@ -203,3 +203,28 @@ def test_any_text_gives_jobs_or_faults(text):
     for fault in found.faults:
         assert 1 <= fault.line <= text.count("\n") + 1
         assert fault.text
+
+
+def test_retry_rules_by_error():
+    found = read("""
+[jobs."a/b"]
+task = "t"
+every = "60s"
+retry = {attempts = 5, not_on = ["KeyError"], errors = {"requests.Timeout" = {attempts = 8, backoff = "1s"}, ValueError = 1}}
+""")
+    assert found.faults == []
+    rules = {"requests.Timeout": Retry(8, "1s"), "ValueError": 1}
+    assert found.jobs[0].policies["retry"] == Retry(5, not_on=("KeyError",), errors=rules)
+
+
+@pytest.mark.parametrize(("errors", "place", "said"), [
+    ("{A = {attempt = 1}}", "jobs.x.retry.errors.A.attempt", "did you mean 'attempts'"),
+    ("{A = {attempts = 0}}", "jobs.x.retry", "from 1 to"),
+    ('{A = "often"}', "jobs.x.retry", "a number of attempts"),
+    ('{A = {not_on = ["B"]}}', "jobs.x.retry.errors.A.not_on", "unknown key"),
+    ('["A"]', "jobs.x.retry", "exception types"),
+])
+def test_rules_by_error_that_can_not_be(errors, place, said):
+    (fault,) = faults(f'[jobs.x]\ntask = "t"\nevery = "60s"\nretry = {{attempts = 5, errors = {errors}}}\n')
+    assert fault[1] == place
+    assert said in fault[2]

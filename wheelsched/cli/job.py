@@ -150,6 +150,8 @@ def _page(found: JobInfo, times: Times) -> Iterator[str]:
 
 
 def _rule(retry: dict[str, Any]) -> str:
+    if retry["attempts"] == 1:
+        return "1 attempt"
     return f"{retry['attempts']} attempts, {micros(retry['backoff_us'])} x {retry['factor']:g}, at most {micros(retry['cap_us'])}"
 
 
