@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 AGEING_US: Final = 300 * US  # waiting that lifts a run by one step of priority
 _BUCKETS_MAX: Final = 10_000  # of keys; beyond it the full ones are forgotten
 BATCH_US: Final = 2_000.0  # work of a batch while namespaces come and go
-VISIT_US: Final = 10 * US  # so long after the last one
+VISIT_US: Final = 60 * US  # so long after the last one
 BESIDE_US: Final = 2.0  # what a run costs a worker beside user code
 _MASKS_MAX: Final = 1_000
 _ALL: Final = np.empty(0, np.uint8)
