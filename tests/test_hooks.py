@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import msgpack
 import pytest
 from scripted import Scripted
 
-from wheelsched import Call, FailedPreconditionError, InvalidArgumentError, middleware, on_start
+from wheelsched import Call, FailedPreconditionError, InvalidArgumentError, RunFailed, middleware, on_start
 from wheelsched.model import Outcome
 from wheelsched.testing import Simulator
 from wheelsched.worker import EXIT_HOOK
@@ -124,8 +125,34 @@ def test_a_simulator_calls_them_too(monkeypatch, told, tmp_path):
         sim.client.enqueue(Call("h.pool")).result()
     assert told().count("open") == 2
     assert told()[-1] == "closing"
-    with pytest.raises(FailedPreconditionError, match="no event loop"), Simulator(modules=["hook_tasks_async"]) as sim:
+    with pytest.raises(FailedPreconditionError, match="no running event loop"), Simulator(modules=["hook_tasks_async"]) as sim:
         sim.client.enqueue(Call("h.loop")).result()
+
+
+def test_coroutines_in_a_simulator_may_await_others_and_nothing_else():
+    async def inner(x):
+        await asyncio.sleep(0)
+        return 2 * x
+
+    async def outer(x):
+        return await inner(x) + (await inner(x) if x < 5 else 1)
+
+    async def waits():
+        await asyncio.sleep(1)
+
+    async def future():
+        await Never()
+
+    with Simulator(tasks={"outer": outer, "waits": waits, "future": future}) as sim:
+        assert sim.client.enqueue(Call("outer", 3)).result() == 12
+        for name, why in (("waits", "no running event loop"), ("future", "a coroutine waits for something, and a Simulator has no event loop")):
+            with pytest.raises(RunFailed, match=why):
+                sim.client.enqueue(Call(name), retry=1).result()
+
+
+class Never:
+    def __await__(self):
+        yield self
 
 
 @pytest.mark.parametrize(("mode", "concurrency"), MODES)

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from struct import pack
 from traceback import format_exception
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
 from . import protocol
@@ -134,7 +135,7 @@ class Inline:
 
     def _call(self, *hooks: Callable[[], Any]) -> None:
         for function in hooks:
-            if failure := failure_of(function, _no_loop):
+            if failure := failure_of(function, _awaited):
                 raise FailedPreconditionError(failure)
 
     def work(self, end_us: int) -> bool:
@@ -175,12 +176,12 @@ class Inline:
             with ExitStack() as stack:
                 surround(stack, self._hooks.around, batch, [0])
                 if task.batch:
-                    (value,) = task.function([current_run()])
+                    (value,) = _awaited(task.function([current_run()]))
                     if isinstance(value, Exception):
                         return ended_by(value)
                 else:
                     args, kwargs = batch.arguments(0)
-                    value = task.function(*args, **kwargs)
+                    value = _awaited(task.function(*args, **kwargs))
                 if value is not None:
                     data = {"value": protocol.encode_value(value, "return value", batch.exts, lenient=True)}
         except Ended:
@@ -193,9 +194,17 @@ class Inline:
             enter_run(None)
 
 
-def _no_loop(value: Any) -> None:
+def _awaited(value: Any) -> Any:
+    """What a coroutine gives, without an event loop: it may await other coroutines, and give way, but not wait for something."""
+    if not isinstance(value, CoroutineType):
+        return value
+    try:
+        while value.send(None) is None:
+            pass
+    except StopIteration as done:
+        return done.value
     value.close()
-    raise FailedPreconditionError("it is a coroutine, and a Simulator has no event loop: real time does not pass there")
+    raise FailedPreconditionError("a coroutine waits for something, and a Simulator has no event loop: real time does not pass there")
 
 
 def ended_by(error: BaseException) -> tuple[Outcome, dict[str, Any]]:

@@ -8,7 +8,7 @@
 Nothing here reads a clock, starts a thread or opens a socket. Requests and completions are encoded and parsed as on the wire. Due tasks
 run one after another inside `advance`, as one worker would run them; they take no virtual time unless they call
 `advance` themselves, which also lets their timeout pass. Hooks of the modules are called as in a worker: `on_start` before the first run,
-and again after a crash, `on_stop` when the Simulator is closed.
+and again after a crash, `on_stop` when the Simulator is closed. There is no event loop: a coroutine may await others, and that is all.
 """
 
 from __future__ import annotations
