@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from wheelsched import current_run, task
+from wheelsched import RetryAfter, current_run, task
 
 _FILES = {}
 
@@ -22,13 +22,19 @@ def note(kind, **fields):
     os.write(_FILES[pid], (json.dumps(event) + "\n").encode())
 
 
-def body(seconds, fail):
+def begin():
+    """The start of a run, noted; what its other events have in common."""
     run = current_run()
     who = {
         "job": run.job, "scheduled_at": run.scheduled_at.isoformat(), "run_id": run.id, "attempt": run.attempt, "token": run.token,
         "worker": f"w{os.getpid()}",
     }
     note("start", **who)
+    return who
+
+
+def body(seconds, fail):
+    who = begin()
     if seconds:
         time.sleep(seconds)  # the work
     if fail and random.random() < fail:
@@ -61,3 +67,53 @@ def long(seconds):
 def poison():
     body(0, 0)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+@task("crash.steps")
+def steps():
+    """Five steps, each kept; see crash_features.py."""
+    run, who = current_run(), begin()
+    done = run.checkpoint or 0
+    note("note", note="resumed", step=done, **who)
+    for step in range(done + 1, 6):
+        time.sleep(0.1)  # the work
+        note("note", note="sending", step=step, **who)
+        try:
+            run.heartbeat(f"step {step} of 5", checkpoint=step)
+        except Exception:
+            note("end", outcome="error", **who)
+            raise
+        note("note", note="kept", step=step, **who)
+    note("end", outcome="ok", **who)
+
+
+@task("crash.silent", heartbeat_timeout="600ms")
+def silent():
+    who = begin()
+    if who["attempt"] == 1:
+        time.sleep(40)  # it hangs
+        note("note", note="woke", **who)
+    note("end", outcome="ok", **who)
+
+
+@task("crash.later")
+def later():
+    who = begin()
+    note("end", outcome="error" if who["attempt"] < 3 else "ok", **who)
+    if who["attempt"] < 3:
+        raise RetryAfter("400ms", "not yet")
+
+
+@task("crash.member")
+def member(key, number, seconds):
+    who = begin()
+    time.sleep(seconds)  # the work
+    note("note", note="member", key=key, member=number, **who)
+    note("end", outcome="ok", **who)
+
+
+@task("crash.then")
+def then(key):
+    who = begin()
+    note("note", note="then", key=key, cause=current_run().cause, **who)
+    note("end", outcome="ok", **who)

@@ -20,6 +20,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from crash import HERE, Harness, executors
+from crash_features import Featured, judge_features
 
 from wheelsched import Call, Client, Manual, Retry
 
@@ -32,7 +33,7 @@ POISON_ATTEMPTS = 3
 EXIT_NO_SERVER = 5
 
 
-class Fleet(Harness):
+class Fleet(Featured, Harness):
     """The harness of kill -9 with workers outside of the server."""
 
     tasks = ("crash.quick", "crash.slow", "crash.flaky", "crash.long", "crash.long")
@@ -62,6 +63,12 @@ class Fleet(Harness):
         return subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, cwd=self.out, start_new_session=True)
 
     # Load
+
+    def one_command(self):
+        if self.rng.random() < 0.04:
+            self.one_feature()
+        else:
+            super().one_command()
 
     def put_poison(self):
         """A run that kills whoever executes it."""
@@ -291,6 +298,8 @@ class Lives:
         # frozen: the lease counts from the last heartbeat before, which is at most one beat older
         if any(start["mono"] <= until + BEAT_S and at >= since + LEASE_S - BEAT_S - 0.05 for since, until in self.frozen[pid]):
             return ""
+        if attempt[2] == "timed_out" and not end:
+            return ""  # its process was killed for it
         if attempt[2] != "lost":
             return f"{attempt[2]} while it ran"
         if end or any(t > at for t in self.killed[pid]):
@@ -311,8 +320,9 @@ def judge_workers(history: Path):
             ends[e["run_id"], e["token"]] = e
         elif e["type"] == "complete":
             counts["told" if e["accepted"] else "refused"] += 1
-    for note in (e for e in events if e.get("note") == "attempts"):
-        run, attempts = note["run_id"], note["attempts"]
+    attempts_of = {e["run_id"]: e for e in events if e.get("note") == "attempts"}
+    for run, note in attempts_of.items():
+        attempts = note["attempts"]
         counts["runs"] += 1
         counts["attempts"] += len(attempts)
         tokens = [t for _, t, *_ in attempts]
@@ -344,4 +354,4 @@ def judge_workers(history: Path):
                 counts[word] += 1
             elif word:
                 findings.append(f"run {run}: token {second['token']} began while token {first['token']} ran: {word}")
-    return findings, counts
+    return findings + list(judge_features(events, attempts_of, counts)), counts

@@ -36,7 +36,7 @@ def test_dying_and_frozen_workers_lose_nothing_and_double_nothing(tmp_path):
     checker = os.environ.get("WHEELSCHED_CHECKER")
     if checker:
         result = subprocess.run(
-            [sys.executable, checker, str(h.history), "--min", "starts=50", "--min", "faults=2"], capture_output=True, text=True, check=False
+            [sys.executable, checker, str(crash.checkable(h.history)), "--min", "starts=50", "--min", "faults=2"], capture_output=True, text=True, check=False
         )
         assert result.returncode == 0, f"seed {seed}\n{result.stdout[-5_000:]}"
 
@@ -97,6 +97,39 @@ def test_the_judge_finds_what_must_not_be(tmp_path, events, finding):
     assert any(finding in f for f in findings), findings
 
 
+WHO = {"attempt": 1, "token": 5}
+DIED = "worker 3 (pid 7) was killed by SIGKILL"
+GROUP = {"note": "group", "key": "g", "members": 2, "then": "t", "ids": ["r", "m"]}
+ALL = {"members": 2, "succeeded": 2, "failed": 0, "cancelled": 0}
+
+
+def member(number, mono, **fields):
+    return ("note", mono, {"note": "member", "key": "g", "member": number, "run_id": f"m{number}", **fields})
+
+
+@pytest.mark.parametrize(
+    ("events", "finding"),
+    [
+        ([("start", 1, WHO), ("end", 2, WHO), ("start", 3, {"run_id": "other", "token": 6, "attempt": 1}), attempts((1, 5, "lost", DIED))],
+         "was done, its executor went on"),
+        ([("note", 1, {"note": "sending", "step": 2, **FIRST}), ("note", 2, {"note": "kept", "step": 2, **FIRST}),
+          ("note", 3, {"note": "resumed", "step": 1, **SECOND})], "went on from step 1; 2 was kept"),
+        ([("note", 1, {"note": "resumed", "step": 1, **FIRST})], "went on from step 1; 0 was kept, 0 sent"),
+        ([attempts((1, 5, "succeeded", ""), job="silent-1")], "first attempt succeeded"),
+        ([("note", 1, {"note": "woke"}), attempts((1, 5, "timed_out", ""), job="silent-1")], "woke up"),
+        ([("start", 1, FIRST), ("end", 1.1, FIRST), ("start", 1.3, SECOND), attempts((1, 5, "failed", ""), WON, job="later-1")], "had asked for"),
+        ([("note", 1, GROUP), member(0, 1), member(0, 2, run_id="twin"), member(1, 3)], "member 0 was done by the runs ['m0', 'twin']"),
+        ([("note", 1, GROUP), member(0, 1), ("note", 2, {"note": "then", "key": "g", "run_id": "t", "cause": ALL})], "before the members [1]"),
+        ([("note", 1, GROUP), ("note", 2, {"note": "then", "key": "g", "run_id": "t", "cause": {**ALL, "failed": 1}})], "of 2 that succeeded"),
+        ([("note", 1, GROUP), ("note", 2, {"note": "then", "key": "g", "run_id": "u", "cause": ALL})], "executed was ['u']"),
+        ([("note", 1, GROUP)], "the run behind it is None"),
+    ],
+)
+def test_the_judge_of_features_finds_what_must_not_be(tmp_path, events, finding):
+    findings, _ = history(tmp_path, *events)
+    assert any(finding in f for f in findings), findings
+
+
 @pytest.mark.slow
 def test_shutdown_03_a_rolling_deploy_executes_nothing_twice(serving, tmp_path):
     """Ten workers are replaced one by one under load; each run ends within the drain limit, so each is executed once."""
@@ -122,7 +155,7 @@ def test_shutdown_03_a_rolling_deploy_executes_nothing_twice(serving, tmp_path):
             assert old.wait(40) == 0
         wait_for(lambda: all(ws.run(run.id).state == "succeeded" for run in runs[-50:]), 60)
         for run in runs:
-            assert [a.outcome for a in ws.run(run.id).attempts] == ["succeeded"]
+            assert [(a.outcome, a.error) for a in ws.run(run.id).attempts] == [("succeeded", None)]
     finally:
         for worker in workers:
             worker.kill()

@@ -233,6 +233,18 @@ def test_draining_grants_nothing(b):
 # external workers
 
 
+def test_credits_0_withdraws_what_waits(b):
+    for conn in (51, 52):
+        with pytest.raises(DeadlineExceededError):
+            b.call(conn, ("hello", {"version": 1, "role": "worker", "name": "w", "tasks": {"t": {}}}), ("lease", {"credits": 1}))
+    told = []
+    reply = b.engine.reply
+    b.engine.reply = lambda conn, frame: (told.append(conn), reply(conn, frame))
+    assert b.call(51, ("lease", {"credits": 0, "wait_us": 0})) == {"n": 0, "stop": False}
+    assert told.count(51) == 2, "what waited is answered too"
+    assert [s.conn for s in b.engine.seekers] == [52]
+
+
 def test_lease_01(b):
     """A silent worker's lease runs out: the late report is refused, the store has two attempts of one run."""
     b.hello(50)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from fake_server import HELLO, Peer
 from scripted import alive, wait_for
 
 import wheelsched
 from wheelsched import Call, Client, UnavailableError
+from wheelsched.model import Outcome
 
 ROOT = str(Path(wheelsched.__file__).resolve().parents[1])
 HERE = str(Path(__file__).resolve().parent)
@@ -130,6 +133,37 @@ def test_the_worker_outlives_the_server_and_drains_at_a_signal(world, tmp_path):
         assert world.worker.wait(30) == 0
         assert run.result(timeout=30) == "slept"
         assert [a.outcome for a in ws.run(run.id).attempts] == ["succeeded"]
+
+
+def test_a_drain_hands_back_what_is_granted_meanwhile(short_tmp):
+    """Else a run that is granted to a worker that has just gone waits for the end of its lease, and has lost an attempt."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(short_tmp / "s"))
+    listener.listen(1)
+    listener.settimeout(60)
+    code = "import sys; from wheelsched.external import Supervisor; sys.exit(Supervisor(sys.argv[1], ['worker_tasks']).run())"
+    worker = subprocess.Popen([sys.executable, "-c", code, str(short_tmp / "s")], env={**ENV, "TMPDIR": str(short_tmp)}, stdin=subprocess.DEVNULL)
+    try:
+        peer = Peer(listener.accept()[0])
+        peer.sock.settimeout(60)
+        peer.ok(peer.read(), {**HELLO, "worker": 1, "lease_us": 600_000_000, "heartbeat_us": 600_000_000})
+        lease = peer.read()
+        assert lease.verb == "lease"
+        worker.send_signal(signal.SIGTERM)
+        withdrawn = peer.read()
+        assert (withdrawn.verb, withdrawn.args["credits"]) == ("lease", 0)
+        peer.ok(lease, {"n": 1, "id": b"r" * 16, "token": (5).to_bytes(8, "little")})  # granted before that came
+        peer.ok(withdrawn, {"n": 0, "stop": False})
+        back = peer.read()
+        assert (back.verb, back.args["id"], back.args["outcome"]) == ("finish", b"r" * 16, bytes([Outcome.NOT_STARTED]))
+        peer.ok(back, {"verdict": b"\1"})
+        assert worker.wait(60) == 0
+        assert peer.read() is None
+        peer.sock.close()
+    finally:
+        worker.kill()
+        worker.wait()
+        listener.close()
 
 
 def test_executors_die_with_their_supervisor(world):

@@ -38,6 +38,7 @@ DRAIN_US: Final = 30 * US
 DISTRUST: Final = 5  # a lease is given up when a fifth of it is left
 FINISH_ROWS_MAX: Final = 2_000  # rows of one frame, each with a result
 _STOP: Final = {"n": 0, "stop": True}
+_WITHDRAW: Final = {"queues": [], "credits": 0, "wait_us": 0}
 
 
 class Stream:
@@ -136,6 +137,11 @@ class Slot:
     connect_us: int = 0
     ended: bool = False
 
+    @property
+    def open(self) -> bool:
+        """Is there a report that was not answered, or a lease request that may be answered with runs, which want to be handed back?"""
+        return any(r.verb == "finish" or (r.verb == "lease" and self.up is not None) for r in self.unanswered.values())
+
 
 class Supervisor:
     """Runs until a signal: SIGTERM and SIGINT drain, a second one ends at once."""
@@ -198,8 +204,7 @@ class Supervisor:
             self._drain_until_us = _mono_us() + DRAIN_US
             for slot in self.slots:
                 self._drain(slot)
-        done = all(s.ended and not any(r.verb == "finish" for r in s.unanswered.values()) for s in self.slots)
-        return done or _mono_us() >= self._drain_until_us
+        return all(s.ended and not s.open for s in self.slots) or _mono_us() >= self._drain_until_us
 
     def _drain(self, slot: Slot) -> None:
         """Tell the executor to stop after what it holds; runs that still come are handed back."""
@@ -209,6 +214,8 @@ class Supervisor:
                 slot.down.send(protocol.encode_ok(sent.id, _STOP))
                 sent.executor = 0
         slot.parked.clear()
+        if slot.up is not None and slot.open:
+            self._request(slot, Sent("lease", _WITHDRAW, 0, 0, 0))
 
     def _end(self) -> None:
         """End what still runs, and say so."""
@@ -291,7 +298,8 @@ class Supervisor:
                 raise UnavailableError(f"{self.path}: {e.strerror}") from e
             return
         slot.up = Stream(sock, protocol.REPLY_MAX)
-        again = [s for s in slot.unanswered.values() if s.verb in ("lease", "finish") or _keeps(s)] + slot.parked
+        repeated = ("finish",) if self.stopping else ("lease", "finish")
+        again = [s for s in slot.unanswered.values() if s.verb in repeated or _keeps(s)] + slot.parked
         slot.unanswered, slot.parked = {}, []
         hello = {"version": protocol.VERSION, "role": "worker", "name": f"{self.name}-{slot.number}", "tasks": slot.tasks}
         self._request(slot, Sent("hello", hello, 0, 0, 0))

@@ -185,7 +185,9 @@ Workers:
                that the last run of the job to succeed returned, up to 16 KiB), last_error (sparse bins, each MessagePack [type, message]:
                of the job's last attempt, when it failed), checkpoint (sparse), lease_us. Both lasts are none for runs of enqueue
                Rows come in token order. n = 0: the wait is over, or with "stop": true, the server is stopping: ask no more on this
-               connection. credits: the most rows of this answer, so no more than the worker has room for.
+               connection. credits: the most rows of this answer, so no more than the worker has room for. credits 0 asks for none: it ends
+               the waits of this connection. A worker that stops sends it, and hands back what came before all is answered: what is
+               granted to one that has gone waits for the end of its lease.
     finish     id, token (i64), outcome (u8), started_us (i64), ended_us (i64), result (sparse)
                -> verdict (u8 column: 1 accepted, 2 stale)
                outcome: 1 succeeded 2 failed 3 timed_out 4 lost 5 interrupted 6 cancelled 7 not_started (handed back, no attempt spent)

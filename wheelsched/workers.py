@@ -42,15 +42,25 @@ def lease(engine: Engine, cmd: Incoming) -> bytes:
     queues, credit, wait = args.get("queues", []), args.get("credits"), args.get("wait_us", NEVER)
     if not isinstance(queues, list) or not all(isinstance(q, str) for q in queues):
         raise InvalidArgumentError("lease: queues is a list of names")
-    if isinstance(credit, bool) or not isinstance(credit, int) or not 1 <= credit <= CREDITS_MAX:
-        raise InvalidArgumentError(f"lease: credits is a whole number from 1 to {CREDITS_MAX}")
+    if isinstance(credit, bool) or not isinstance(credit, int) or not 0 <= credit <= CREDITS_MAX:
+        raise InvalidArgumentError(f"lease: credits is a whole number from 1 to {CREDITS_MAX}, or 0 to withdraw what waits")
     if isinstance(wait, bool) or not isinstance(wait, int) or wait < 0:
         raise InvalidArgumentError("lease: wait_us is a number of microseconds")
+    if credit == 0:
+        withdraw(engine, cmd.conn)
+        return protocol.encode_ok(cmd.request.id, {"n": 0, "stop": False})
     if engine.draining or session.worker in engine.retiring:
         return protocol.encode_ok(cmd.request.id, {"n": 0, "stop": True})
     deadline = min(NEVER, engine.now.mono_us + wait)
     engine.seekers.append(Seeker(cmd.conn, cmd.request.id, session.worker, frozenset(queues), credit, deadline))
     return b""
+
+
+def withdraw(engine: Engine, conn: int) -> None:
+    """Answer the lease requests of a connection that wait: there is nothing. Runs that were granted before have been sent before."""
+    for seeker in [s for s in engine.seekers if s.conn == conn]:
+        engine.reply(conn, protocol.encode_ok(seeker.request_id, {"n": 0, "stop": False}))
+    engine.seekers = [s for s in engine.seekers if s.conn != conn]
 
 
 def serve_seekers(engine: Engine) -> None:
