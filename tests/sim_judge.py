@@ -198,6 +198,8 @@ class Judge(Rules, ChainRules):
             else:
                 self.close(job, max(job.cursor, f["at"]))
                 job.after = max(job.cursor, f["at"])
+                if state == JobState.DELETED:  # a skip was of this job; one put later by the same name has its own
+                    job.marks = {at: to for at, to in job.marks.items() if to != SKIP}
             job.state = state
             self.not_over(job, f["at"])
             self.idle_at[job.name] = f["at"]

@@ -74,7 +74,6 @@ def test_none_of_many_runs_is_lost_or_doubled(make, mode):
         else:
             assert (one[0], one[3]["type"], one[3]["message"]) == (Outcome.FAILED, "LookupError", "not there")
             assert "crew.py" not in one[3]["traceback"]
-    assert max(end.grants) > 16, "batches grow while runs are quick"
 
 
 @pytest.mark.parametrize("mode", ["thread", "async"])
