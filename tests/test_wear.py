@@ -72,6 +72,14 @@ def test_an_executor_is_replaced_when_its_memory_has_grown(make, mode, concurren
     assert end.gone[0].status == 0
 
 
+@pytest.mark.parametrize(("mode", "concurrency"), MODES)
+def test_a_thread_that_a_run_has_left_holds_up_nothing(make, mode, concurrency):
+    end = make(mode, concurrency, max_runs=1)
+    assert value(end.finish(end.give("w.leave"))[0])
+    end.until(lambda: end.gone, "the end of the executor")
+    assert (end.gone[0].status, end.gone[0].outcomes) == (0, {})
+
+
 @pytest.mark.parametrize("mode", ["thread", "async"])
 def test_runs_beside_it_end_first(make, tmp_path, mode):
     end = make(mode, 2, max_runs=2)

@@ -1,6 +1,7 @@
 """Tasks for executors that are replaced."""
 
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -11,6 +12,12 @@ HELD = []
 
 @task("w.pid")
 def pid():
+    return os.getpid()
+
+
+@task("w.leave")
+def leave():
+    threading.Thread(target=threading.Event().wait).start()
     return os.getpid()
 
 

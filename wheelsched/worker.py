@@ -52,6 +52,7 @@ BATCH_NS: Final = 50_000_000  # work that one batch should hold, and how long a 
 CREDITS_START: Final = 64
 CREDITS_MAX: Final = ROWS_MAX
 READ_WAIT_S: Final = 0.02
+LEAVE_S: Final = 2.0  # for threads of user code and `atexit`, after the last run and the stop hooks
 LOOKS_LEFT: Final = 4  # a batch that will take more than so many looks, at the pace of the last one, is too much
 
 
@@ -328,17 +329,17 @@ def main(argv: list[str]) -> int:
         file.text = f"the task module {module} can't be imported: {type(e).__name__}: {e}"
         log.write("".join(traceback.format_exception(e)))
         log.write(f"wheelsched: executor: {file.text}\n")
-        return EXIT_IMPORT
+        return _leaving(EXIT_IMPORT)
     gc.freeze()
     for function in hooks.start:
         failure = executor.hook(function)
         if failure:
             log.write(f"{failure}\n")
             file.text = f"on_start {failure.splitlines()[-1]}"
-            return EXIT_HOOK
+            return _leaving(EXIT_HOOK)
     code = _serve(executor, log)
     _stopped(executor, hooks, log)
-    return code
+    return _leaving(code)
 
 
 def _serve(executor: Executor | Crew, log: TextIO) -> int:
@@ -349,6 +350,14 @@ def _serve(executor: Executor | Crew, log: TextIO) -> int:
     except WheelschedError as e:
         log.write(f"wheelsched: executor: refused by the server: {e}\n")
         return EXIT_REFUSED
+
+
+def _leaving(code: int) -> int:
+    """The exit code; threads that user code has left hold up the end of this process for no longer than LEAVE_S."""
+    end = threading.Timer(LEAVE_S, os._exit, [code])
+    end.daemon = True
+    end.start()
+    return code
 
 
 def _stopped(executor: Executor | Crew, hooks: Hooks, log: TextIO) -> None:
