@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import wheelsched
 from wheelsched import Call, Retry
 from wheelsched.kept import AREA_BYTES, HEAD_BYTES, RESULT_BYTES, ROWS_MAX, Kept
 from wheelsched.model import Outcome
+from wheelsched.process import FILE_BYTES
 
 HERE = str(Path(__file__).resolve().parent)
 ROOT = str(Path(wheelsched.__file__).resolve().parents[1])
@@ -143,6 +145,28 @@ def test_results_that_fill_the_log_are_reported_on_the_way(end, tmp_path):
     half = 2 * RESULT_BYTES // 40_000
     assert [told(end, t)[3] for t in tokens] == [big] * half + [None] * half + [big] * 3
     assert len(Path(notes).read_text().splitlines()) == len(tokens) + 1
+
+
+def test_on_a_full_disk_nothing_is_kept_and_runs_go_on(tmp_path, monkeypatch):
+    allocate = os.posix_fallocate
+
+    def full(fd, offset, size):
+        if size > FILE_BYTES:
+            allocate(fd, offset, FILE_BYTES * 2)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        allocate(fd, offset, size)
+
+    monkeypatch.setenv("PYTHONPATH", HERE)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    end = Scripted(tmp_path, ["kept_tasks"])
+    try:
+        notes = str(tmp_path / "notes")
+        assert end.finish(end.give("k.value", notes, "one"))[0][3]["value"] == msgpack.packb("one")
+        end.give("k.kill", notes, "killer")
+        end.until(lambda: end.gone, "the exit")
+        assert end.gone[0].ended == {}
+    finally:
+        end.close()
 
 
 def test_what_user_code_has_scribbled_on_counts_for_nothing():

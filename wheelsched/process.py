@@ -19,6 +19,7 @@ largest token of all.
 from __future__ import annotations
 
 import ctypes
+import errno
 import io
 import mmap
 import os
@@ -68,8 +69,7 @@ class StartedFile:
         fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0), 0o600)
         try:
             if create:
-                more = 8 * _PLACE_WORDS * places or _KEPT_BYTES
-                os.posix_fallocate(fd, 0, FILE_BYTES + more)  # a full disk shows here, not as SIGBUS later
+                _allocate(fd, places)
             size = os.fstat(fd).st_size
             if size < FILE_BYTES or size % (8 * _PLACE_WORDS):
                 raise ValueError(f"{self.path}: not a started file")
@@ -79,7 +79,7 @@ class StartedFile:
         self.words = memoryview(self._map).cast("q")
         if create:
             self.words[W_PLACES] = places
-            self.words[W_KEPT] = 0 if places else FILE_BYTES
+            self.words[W_KEPT] = 0 if places or size == FILE_BYTES else FILE_BYTES
             self.words[W_VERSION] = VERSION
             self.words[W_MAGIC] = MAGIC
         elif self.words[W_MAGIC] != MAGIC or self.words[W_VERSION] != VERSION:
@@ -139,6 +139,17 @@ class StartedFile:
         if kept is not None:
             kept.close()
         self._map.close()
+
+
+def _allocate(fd: int, places: int) -> None:
+    """Room for a started file: a full disk shows here, not as SIGBUS later. Without room for what is kept, nothing is."""
+    try:
+        os.posix_fallocate(fd, 0, FILE_BYTES + (8 * _PLACE_WORDS * places or _KEPT_BYTES))
+    except OSError as e:
+        if places or e.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        os.ftruncate(fd, 0)
+        os.posix_fallocate(fd, 0, FILE_BYTES)
 
 
 def begun_ticks(pid: int, *, alive: bool = False) -> int:

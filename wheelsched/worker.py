@@ -65,7 +65,6 @@ class Executor(Wire):
         self.wear = wear
         self.log = log
         self.words = file.words
-        assert file.kept is not None, "the parent has made it for this mode"
         self.kept = file.kept
         self.outputs = outputs
         self.runner = Runner(file, file.words, outputs, self)
@@ -142,7 +141,8 @@ class Executor(Wire):
                 self.sock.sendall(self.lease(more))
         self.set_offset()
         start = time.monotonic_ns()
-        work.keep_in(self.kept, self._report)
+        if self.kept is not None:
+            work.keep_in(self.kept, self._report)
         self.work = work
         if work.n > 1 or self.outstanding:
             self._wake()
@@ -156,7 +156,8 @@ class Executor(Wire):
         self.worn = self.wear.why()
         again = not self.outstanding and not self.stopping and not self.ready and not self.worn
         self._report(work, work.done, ask=again)
-        self.kept.clear()
+        if self.kept is not None:
+            self.kept.clear()
 
     def _learn(self, n: int, took_ns: int, *, full: bool) -> None:
         fit = max(1, n) * BATCH_NS // max(1, took_ns)
