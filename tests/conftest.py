@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 from serving import Serving
+
+import wheelsched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,3 +61,20 @@ def serving(short_tmp: Path) -> Iterator[Callable[..., Serving]]:
         server.end(signal.SIGKILL)
         for thing in server.open:
             thing.close()
+
+
+@pytest.fixture
+def external(short_tmp: Path) -> Iterator[Callable[[str], None]]:
+    """Starts external workers of the server of `serving`: `external(task module of tests/)`; they are killed afterwards."""
+    made = []
+
+    def start(module):
+        code = "import sys; from wheelsched.external import Supervisor; sys.exit(Supervisor(sys.argv[1], [sys.argv[2]]).run())"
+        paths = [str(Path(__file__).resolve().parent), str(Path(wheelsched.__file__).resolve().parents[1])]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TMPDIR": str(short_tmp)}
+        made.append(subprocess.Popen([sys.executable, "-c", code, str(short_tmp / "s"), module], env=env))
+
+    yield start
+    for process in made:
+        process.kill()
+        process.wait()

@@ -1,4 +1,4 @@
-"""Tasks for test_kept.py: each execution of a run leaves a line in a file."""
+"""Tasks for test_kept.py and test_together.py: each execution of a run leaves a line in a file."""
 
 import os
 import signal
@@ -67,3 +67,15 @@ def kill_server(path, what):
     note(path, what)
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(60)
+
+
+@task("k.mixed_batch", batch=True)
+def mixed_batch(runs):
+    """One of them may end the process, or never end."""
+    for run in runs:
+        note(*run.args)
+    if any(run.args[1] == "poison" for run in runs):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if any(run.args[1] == "stuck" for run in runs):
+        time.sleep(60)
+    return [run.args[1] for run in runs]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import msgpack
@@ -14,30 +12,13 @@ import pytest
 from scripted import FIRST, Scripted
 from serving import wait_for
 
-import wheelsched
 from wheelsched import Call, Retry
 from wheelsched.kept import AREA_BYTES, HEAD_BYTES, RESULT_BYTES, ROWS_MAX, Kept
 from wheelsched.model import Outcome
 from wheelsched.process import FILE_BYTES
 
 HERE = str(Path(__file__).resolve().parent)
-ROOT = str(Path(wheelsched.__file__).resolve().parents[1])
 KINDS = ("k.value", "k.none", "k.fail", "k.print", "k.batch")
-SUPERVISOR = "import sys; from wheelsched.external import Supervisor; sys.exit(Supervisor(sys.argv[1], ['kept_tasks']).run())"
-
-
-@pytest.fixture
-def external(short_tmp):
-    made = []
-
-    def start():
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join([HERE, ROOT]), "TMPDIR": str(short_tmp)}
-        made.append(subprocess.Popen([sys.executable, "-c", SUPERVISOR, str(short_tmp / "s")], env=env))
-
-    yield start
-    for process in made:
-        process.kill()
-        process.wait()
 
 
 def enqueue_around(ws, killer, notes):
@@ -74,7 +55,7 @@ def test_a_run_that_kills_its_executor_makes_no_other_be_executed_again(serving,
     monkeypatch.setenv("PYTHONPATH", HERE)
     ws = serving("--tasks", "kept_tasks", workers=int(where == "pool")).client()
     if where == "external":
-        external()
+        external("kept_tasks")
     notes = str(short_tmp / "notes")
     check_executed_once(ws, notes, *enqueue_around(ws, "k.kill", notes))
 

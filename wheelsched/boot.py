@@ -87,8 +87,8 @@ def _take_over(state: State, config: Config, clock: Clock, boot: str) -> Engine:
     for worker, known in list(state.workers.items()):
         if known.kind == "pool":
             proof = proofs.get(worker) if same_boot else None
-            started, ended = (None, {}) if proof is None else proof
-            engine.lose(WorkerGone(worker, started, Outcome.LOST, "worker lost: the server was ended", ended=ended))
+            started, calls, ended = (None, [], {}) if proof is None else proof
+            engine.lose(WorkerGone(worker, started, Outcome.LOST, "worker lost: the server was ended", calls=calls, ended=ended))
         else:
             engine.adopt(worker)
     return engine

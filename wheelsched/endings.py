@@ -92,7 +92,7 @@ def read_result(result: Any, outcome: int) -> tuple[bytes, dict[str, Any] | None
         retries.check_result(result, outcome)
         if outcome != Outcome.SUCCEEDED:
             told = result
-            result = {key: value for key, value in result.items() if key != "bases"} if "bases" in result else result
+            result = {key: value for key, value in result.items() if key not in ("bases", "together")}
     data = msgpack.packb(result, use_bin_type=True)
     if not isinstance(result, dict) or len(data) > _RESULT_MAX:
         raise InvalidArgumentError(f"finish: a result is a map of at most {_RESULT_MAX} bytes")
@@ -133,6 +133,8 @@ def end_attempts(engine: Engine, rows: NDArray[np.uint32], outcome: NDArray[np.u
     for i in np.flatnonzero(take & (outcome != Outcome.SUCCEEDED)).tolist():
         if asked[i] or deleted[i]:
             event[i] = Event.CANCEL
+        elif said.get(i, _NOTHING).get("together") and retries.spared(engine, int(rows[i]), int(outcome[i])):
+            event[i], due[i] = Event.SPARE, engine.now.wall_us
         else:
             event[i], due[i] = retries.decide(engine, fields[i], int(outcome[i]), said.get(i, _NOTHING))
     keep = np.flatnonzero(take).tolist()

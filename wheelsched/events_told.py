@@ -162,7 +162,9 @@ def _finish(f: dict[str, Any]) -> Told:
 
     well = bool((f["outcome"] == Outcome.SUCCEEDED).all() and (state == RunState.SUCCEEDED).all())
     ended = f["started"], f["ended"], f["outcome"]
-    return Told(f["at"], _numbers(f["event"], ENDINGS), state, run=f["run"], ended=ended, more=None if well else more)
+    kind = _numbers(f["event"], ENDINGS)
+    kind[(f["event"] == Event.SPARE) & (f["outcome"] != Outcome.SNOOZED)] = NUMBER["run.failed"]  # in a batch handler that died
+    return Told(f["at"], kind, state, run=f["run"], ended=ended, more=None if well else more)
 
 
 def _runs(name: str, state: int, reason: str | None = None) -> Callable[[dict[str, Any]], Told]:

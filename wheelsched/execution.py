@@ -94,9 +94,13 @@ class Entered(NamedTuple):
 
 
 def group_of(work: Work, first: int, made: Task) -> list[int]:
-    """The rows that one call takes, taken from `work.rows`: `first`, and of a batch handler those of the same task behind it."""
-    end = first + 1
-    while made.batch and end < work.n and work.specs[work.spec_of[end]]["task"] == made.name:
+    """The rows that one call takes, taken from `work.rows`: `first`, and of a batch handler those of the same task behind it.
+
+    A run whose last attempt ended with its process gets a call of its own: if it was the cause, it takes nobody along again.
+    """
+    end, alone = first + 1, work.alone
+    more = made.batch and first not in alone
+    while more and end < work.n and end not in alone and work.specs[work.spec_of[end]]["task"] == made.name:
         end += 1
     return [first, *islice(work.rows, end - first - 1)]
 

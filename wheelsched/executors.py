@@ -26,6 +26,7 @@ class Exited:
     worker: int
     started_token: int | None
     outcomes: dict[int, int]  # token -> model.Outcome of what was in user code: lost, timed_out, cancelled or interrupted
+    calls: list[tuple[int, int]]  # (first, last token) of each call for several runs that was in user code: `outcomes` has the last
     ended: dict[int, Ended]  # token -> of what had ended; it may have been reported
     text: str
     status: int  # exit code, negative for a signal
@@ -35,6 +36,13 @@ class Exited:
     def outcome(self) -> int:
         """Outcome of what was entered last."""
         return self.outcomes.get(self.started_token or 0, Outcome.LOST)
+
+    def together(self, token: int) -> tuple[int, bool]:
+        """Of what was in user code: (outcome, was it in one call with other runs?)."""
+        for first, last in self.calls:
+            if first <= token <= last:
+                return self.outcomes.get(last, Outcome.LOST), True
+        return self.outcomes.get(token, Outcome.LOST), False
 
 
 class Place:

@@ -421,7 +421,8 @@ class Supervisor:
             if token in event.ended:
                 rows.append(Completion(token, run_id, *event.ended[token]))
             elif token <= started:
-                rows.append(Completion(token, run_id, event.outcomes.get(token, Outcome.LOST), result=lost))
+                outcome, together = event.together(token)
+                rows.append(Completion(token, run_id, outcome, result={**lost, "together": True} if together else lost))
             else:
                 rows.append(Completion(token, run_id))
         slot.held.clear()

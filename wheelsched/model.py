@@ -113,7 +113,7 @@ class Event(IntEnum):
     REDRIVE = 8  # a person sends a dead letter back
     DISCARD = 9  # a person gives a dead letter up: it stays dead, and goes to history
     SUPERSEDE = 10  # a later occurrence or another definition takes the place of a run that only waited
-    SPARE = 11  # the attempt ended and is not counted: it was snoozed
+    SPARE = 11  # the attempt ended and is not counted: it was snoozed, or ended with a batch handler that died
     REDRIVE_AT = 12  # as REDRIVE, at an instant: a bulk of dead letters is spread over time
 
 

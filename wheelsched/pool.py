@@ -332,9 +332,9 @@ class Pool:
             text = f"timed out: {silence}{text}"
         elif outcome == Outcome.CANCELLED:
             text = f"cancelled: {text}"
-        ended = executor.file.ended
+        ended, calls = executor.file.ended, executor.file.calls
         self._forget(executor)
-        return Exited(executor.worker, started, outcomes, ended, text, status, status == EXIT_IMPORT)
+        return Exited(executor.worker, started, outcomes, calls, ended, text, status, status == EXIT_IMPORT)
 
     def _forget(self, executor: Executor) -> None:
         del self.executors[executor.worker]
@@ -361,15 +361,15 @@ class Pool:
         for executor in list(self.executors.values()):
             inside = {executor.started, *(place.words[process.W_STARTED] for place in executor.places if place.inside()[1])}
             outcomes: dict[int, int] = dict.fromkeys(inside, Outcome.INTERRUPTED)
-            status, ended = 0, {}
+            status, ended, calls = 0, {}, []
             if executor.proc is not None:
                 process.signal_group(executor.proc.pid, signal.SIGKILL)
                 exited = self._bury(executor)
-                status, ended = exited.status, exited.ended
+                status, ended, calls = exited.status, exited.ended, exited.calls
             else:
                 self._forget(executor)
             text = "interrupted: the worker was stopped"
-            found.append(Exited(executor.worker, max(inside), outcomes, ended, text, status, can_not_import=False))
+            found.append(Exited(executor.worker, max(inside), outcomes, calls, ended, text, status, can_not_import=False))
         return found
 
     def _wait(self, until_us: int) -> None:
@@ -432,6 +432,7 @@ class Proof(NamedTuple):
     """What an executor of a former generation has left in its started file."""
 
     started: int  # the token entered last
+    calls: list[tuple[int, int]]  # (first, last token) of each call of a batch handler that was in user code
     ended: dict[int, Ended]  # token -> how it ended
 
 
@@ -466,7 +467,7 @@ def kill_former_generation(workers_dir: str | os.PathLike[str], generation: int,
             if _mono_us() > until:
                 raise TimeoutError(f"the group {file.words[process.W_PGID]} of a former executor does not end after SIGKILL")
             time.sleep(0.01)  # these are no children of ours: nothing tells of their end
-        proofs[file.words[process.W_WORKER]] = Proof(file.words[process.W_STARTED], file.ended)
+        proofs[file.words[process.W_WORKER]] = Proof(file.words[process.W_STARTED], file.calls, file.ended)
     for file in files:
         file.close()
         Path(file.path).unlink()

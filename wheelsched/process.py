@@ -131,6 +131,12 @@ class StartedFile:
         """{token: how it ended} of the batch that the executor had in hand, which may have reported some of it; empty with places."""
         return {} if self.kept is None else self.kept.read()
 
+    @property
+    def calls(self) -> list[tuple[int, int]]:
+        """(first, last token) of each call of a batch handler with several runs that user code is in."""
+        calls = [(words[W_FIRST], words[W_STARTED]) for words in self.places if words[W_MONO_NS]]
+        return [(first, last) for first, last in calls if 0 < first < last]
+
     def close(self) -> None:
         """Unmap; the file stays."""
         for words in (*getattr(self, "places", ()), self.words):

@@ -183,7 +183,9 @@ Workers:
                specs [{task, timeout_us, queue, heartbeat_timeout_us (when there is one)}], job (bin, names joined) with job_end
                (u32 column of ends), payload (bin, joined) with payload_end (u32), last_result (sparse: the value
                that the last run of the job to succeed returned, up to 16 KiB), last_error (sparse bins, each MessagePack [type, message]:
-               of the job's last attempt, when it failed), checkpoint (sparse), lease_us. Both lasts are none for runs of enqueue
+               of the job's last attempt, when it failed), checkpoint (sparse), lease_us, alone (rows whose last
+               attempt did not end by itself: one that calls user code for several runs at once does so for each of these alone).
+               Both lasts are none for runs of enqueue.
                Rows come in token order. n = 0: the wait is over, or with "stop": true, the server is stopping: ask no more on this
                connection. credits: the most rows of this answer, so no more than the worker has room for. credits 0 asks for none: it ends
                the waits of this connection. A worker that stops sends it, and hands back what came before all is answered: what is
@@ -195,7 +197,8 @@ Workers:
                In a result, beside what a run shows of it: bases, after a failure (texts: names of the type's base classes, nearest
                first, at most 10; for the rules of `retry`); retry_us, after a failure (the next attempt comes so much later, or up to a
                tenth more, and not after the backoff); snooze_us, of outcome 8 (so long the run waits; 100 ms at least); both at most
-               366 days
+               366 days; together (true: of outcome 3, 4 or 5, user code that was called for several runs at once did not end; nobody
+               knows whose fault it was, so no attempt is spent, unless the run's last attempt ended with 3, 4 or 5 too)
     heartbeat  id, token (i64), started (u8: user code was entered), progress (sparse texts of at most 1,000 characters), checkpoint
                (sparse bins of at most 16 KiB, each a MessagePack value), output (sparse maps of stdout and stderr, each [at, bin of at
                most 64 KiB]: what was printed behind the first `at` bytes) -> cancel [rows], stale [rows]

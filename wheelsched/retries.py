@@ -5,15 +5,21 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
+from .attempts import unpack_past
 from .errors import InvalidArgumentError
 from .model import DELAY_MAX_US, REASON_MAX, SNOOZE_MIN_US, Event, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from numpy.typing import NDArray
+
     from .engine import Engine
 
 _BASES_MAX: Final = 10
+_WITH_WORKER: Final = (Outcome.TIMED_OUT, Outcome.LOST, Outcome.INTERRUPTED)  # endings that are not the run's own
 _NAME_MAX: Final = 200
 
 
@@ -25,6 +31,8 @@ def check_result(result: dict[str, Any], outcome: int) -> None:
             raise InvalidArgumentError(f"finish: {name} is a whole number from 0 to {most}, not {str(value)[:60]}")
     if outcome == Outcome.SNOOZED and result.get("snooze_us") is None:
         raise InvalidArgumentError("finish: outcome 8 (snoozed) goes with snooze_us in its result: for how long")
+    if not isinstance(result.get("together", False), bool):
+        raise InvalidArgumentError("finish: together is true or false")
     reason, bases = result.get("reason"), result.get("bases")
     if reason is not None and (not isinstance(reason, str) or len(reason) > REASON_MAX):
         raise InvalidArgumentError(f"finish: reason is a text of at most {REASON_MAX} characters")
@@ -51,6 +59,23 @@ def decide(engine: Engine, row: Any, outcome: int, said: Mapping[str, Any]) -> t
         return Event.RETRY, now + int(said["retry_us"] * (1 + spread / 10))
     wait = min(rule["cap_us"], rule["backoff_us"] * rule["factor"] ** min(int(row["attempt"]) - 1, 60))
     return Event.RETRY, now + int(wait * (1 + spread / 2))
+
+
+def ended_with_worker(outcome: NDArray[np.uint8]) -> list[int]:
+    """Places of runs whose last attempt did not end by itself: a batch handler gets each of them in a call of its own."""
+    found: list[int] = np.flatnonzero((outcome >= Outcome.TIMED_OUT) & (outcome <= Outcome.INTERRUPTED)).tolist()
+    return found
+
+
+def spared(engine: Engine, slot: int, outcome: int) -> bool:
+    """Is an attempt not counted that did not end, in one call of a batch handler with other runs? Nobody knows whose fault it was.
+
+    Once: the attempt after it is alone and counts, also when a worker does not heed that.
+    """
+    if outcome not in _WITH_WORKER:
+        return False
+    before = unpack_past(engine.state.runs.blobs(slot)[2])[0]
+    return not before or before[-1][5] not in _WITH_WORKER
 
 
 def rule_for(retry: Mapping[str, Any], said: Mapping[str, Any]) -> Mapping[str, Any] | None:

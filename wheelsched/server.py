@@ -379,7 +379,8 @@ class Server:
         if connection is not None:
             connection.read_all(self.clock.now().mono_us)
             self._drop(connection)
-        self.inputs.append(WorkerGone(event.worker, event.started_token, event.outcome, event.text, event.outcomes, event.ended))
+        gone = WorkerGone(event.worker, event.started_token, event.outcome, event.text, event.outcomes, event.calls, event.ended)
+        self.inputs.append(gone)
 
     # Questions that may need history
 

@@ -92,8 +92,9 @@ def task(
 
     `timeout` is a duration (timedelta, seconds, text), counted from the first instruction of each attempt. An attempt whose code
     calls no `current_run().heartbeat()` for `heartbeat_timeout` is ended as if by its timeout. With `batch=True` the function gets a
-    list of runs and returns a list with one value a run; an Exception instance in that list fails that run alone. `redact`: parameters
-    of the function, or keys of maps among its arguments, whose values no listing, history or diff shows.
+    list of runs and returns a list with one value a run; an Exception instance in that list fails that run alone. When it dies or times
+    out, no attempt is spent, and each of its runs is called alone next. `redact`: parameters of the function,
+    or keys of maps among its arguments, whose values no listing, history or diff shows.
     """
     given = {
         "queue": queue, "timeout": timeout, "heartbeat_timeout": heartbeat_timeout, "retry": retry, "priority": priority, "redact": redact,
@@ -173,6 +174,7 @@ class Batch:
         self.last_result: dict[int, Any] = dict(reply.get("last_result", []))
         self.last_error: dict[int, bytes] = dict(reply.get("last_error", []))
         self.checkpoints: dict[int, bytes] = dict(reply.get("checkpoint", []))
+        self.alone = frozenset(reply.get("alone", ()))
         assert n == len(self.tokens) == len(self.spec_of) == len(self.payload_end) == len(self.job_end), "columns of one length"
         assert len(self.ids) == 16 * n, len(self.ids)
 

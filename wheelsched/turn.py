@@ -43,6 +43,7 @@ class WorkerGone:
     outcome: int  # model.Outcome of the run it was in
     reason: str
     outcomes: dict[int, int] = field(default_factory=dict)  # token -> model.Outcome of others that it was in; those left are lost
+    calls: list[tuple[int, int]] = field(default_factory=list)  # (first, last token) of calls for several runs; `outcomes` has the last
     ended: dict[int, Ended] = field(default_factory=dict)  # token -> of what had ended in it, reported or not
 
 

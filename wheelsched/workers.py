@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack
 import numpy as np
 
-from . import protocol
+from . import protocol, retries
 from .beats import heartbeat
 from .endings import end_attempts, finish, read_result
 from .errors import InvalidArgumentError
@@ -99,25 +99,26 @@ def grant(engine: Engine, seeker: Seeker, rows: NDArray[np.uint32]) -> bytes:
     if size[-1] > BATCH_BYTES_MAX:
         rows = rows[: max(1, int(np.searchsorted(size, BATCH_BYTES_MAX)))]
         payload, payload_end = runs.joined(rows, "payload")
-    token = state.next_token()
-    engine.record("GRANT", {"at": engine.now.wall_us, "worker": seeker.worker, "token": token, "run": rows})
-    fields = runs.gather(rows)
+    first, fields = state.next_token(), runs.gather(rows)
+    engine.record("GRANT", {"at": engine.now.wall_us, "worker": seeker.worker, "token": first, "run": rows})
+    token = np.arange(first, first + len(rows), dtype=np.int64)
     specs, index = np.unique(fields["spec"], return_inverse=True)
     job, job_end = runs.joined(rows, "job")
     timeouts = engine.specs.timeout[fields["spec"]]
     silences = engine.specs.silence[fields["spec"]] if engine.specs.any_silence else None
-    engine.effects.granted.append((seeker.worker, np.ascontiguousarray(fields["token"]), timeouts, silences))
+    engine.effects.granted.append((seeker.worker, token, timeouts, silences))
     last_result, last_error = _lasts(state, fields)
     wires = [state.specs[s] for s in specs.tolist()]
     if engine.limits.any_rate:
         for wire, n in zip(wires, np.bincount(index).tolist(), strict=True):
             engine.limits.spend(wire["queue"], wire["concurrency_key"], n, engine.now.mono_us)
     return protocol.encode_ok(seeker.request_id, {
-        "n": len(rows), "id": runs.ids(rows), "token": fields["token"].tobytes(), "attempt": fields["attempt"].astype("<u4").tobytes(),
+        "n": len(rows), "id": runs.ids(rows), "token": token.tobytes(), "attempt": (fields["attempt"] + 1).astype("<u4").tobytes(),
         "scheduled_us": fields["nominal_us"].tobytes(), "missed": fields["missed"].tobytes(), "spec": index.astype("<u4").tobytes(),
         "specs": [{key: w[key] for key in _SPEC_KEYS if key in w} for w in wires],
         "job": job, "job_end": job_end.tobytes(), "payload": payload, "payload_end": payload_end.tobytes(),
         "last_result": last_result, "last_error": last_error, "checkpoint": _checkpoints(state, rows), "lease_us": engine.lease_us,
+        "alone": retries.ended_with_worker(fields["outcome"]),
     })
 
 
@@ -165,9 +166,13 @@ def worker_gone(engine: Engine, gone: WorkerGone) -> None:
         for one, how in gone.outcomes.items():
             outcome[token == one] = how
         started, ended = np.zeros(len(rows), np.int64), np.full(len(rows), engine.now.wall_us, np.int64)
-        lost = {"type": "wheelsched.WorkerLost", "message": gone.reason}
+        lost: dict[str, Any] = {"type": "wheelsched.WorkerLost", "message": gone.reason}
         said = dict.fromkeys(np.flatnonzero(entered).tolist(), lost)
         results = dict.fromkeys(said, msgpack.packb(lost, use_bin_type=True))
+        for first, last in gone.calls:
+            call = (token >= first) & (token <= last)
+            outcome[call] = gone.outcomes.get(last, gone.outcome)
+            said |= {i: {**lost, "together": True} for i in np.flatnonzero(call).tolist()}
         for i, one in enumerate(token.tolist()) if gone.ended else ():
             if one in gone.ended:
                 with suppress(InvalidArgumentError):  # user code that wrote where it should not has spoilt it: lost
