@@ -100,6 +100,19 @@ def test_many_are_changed_in_pieces_and_the_newly_dead_are_left_alone(b, monkeyp
     assert list(b.client.dead()) == []
 
 
+def test_after_a_redrive_the_waits_begin_anew_too(b):
+    run = b.client.enqueue(CALL, retry=Retry(attempts=4, backoff="10s", factor=10))
+    waits = []
+    for _ in range(7):
+        b.finish(b.lease(), FAILED)
+        if run.refresh().state == "dead":
+            assert b.client.redrive("*") == 1
+        else:
+            waits.append((run.next_at - b.now) / timedelta(seconds=1))
+            b.advance(waits[-1] + 1)
+    assert [next(d for d in (10, 100, 1_000) if d <= wait <= 1.5 * d) for wait in waits] == [10, 100, 1_000] * 2
+
+
 def test_a_rate_holds_over_the_pieces(b, monkeypatch):
     monkeypatch.setattr(dead, "PIECE", 2)
     runs = die(b, *["A"] * 5)

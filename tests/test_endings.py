@@ -260,6 +260,23 @@ def test_the_simulator_knows_them(what, state, outcome, attempt):
                 assert timedelta(minutes=5) <= run.next_at - sim.now <= timedelta(minutes=5.5)
 
 
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(("error", "said"), [(Mute(), "<no text: RuntimeError in __str__>"), (ValueError("\udc80"), "\\udc80")])
+def test_the_simulator_tells_errors_as_a_worker_does(error, said):
+    @task("odd")
+    def odd():
+        raise error
+
+    with Simulator(tasks=[odd]) as sim:
+        run = sim.client.enqueue(odd.call(), retry=1)
+        sim.advance(1)
+        assert (run.refresh().state, run.error.message) == ("dead", said)
+
+
 def test_a_timeout_has_a_rule_in_the_simulator_too():
     @task("endings.slow", timeout="1s", retry=Retry(5, errors={"wheelsched.TimedOut": 1}))
     def slow():

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from engine_bench import CALL, FAILED, NOT_STARTED, OK, Bench
 
-from wheelsched import Call, Manual, Overlap, Retry
+from wheelsched import Call, Manual, Overlap, Retry, cancels
 from wheelsched.checks import parse_rate
 from wheelsched.errors import DeadlineExceededError, InvalidArgumentError, NotFoundError
 from wheelsched.model import NEVER, US
@@ -292,7 +292,9 @@ def test_pause_and_resume(b):
     assert b.engine.state.queues == {}
 
 
-def test_purge_cancels_what_no_worker_has(b):
+@pytest.mark.parametrize("piece", [2, cancels.PIECE])
+def test_purge_cancels_what_no_worker_has_piece_by_piece(b, monkeypatch, piece):
+    monkeypatch.setattr(cancels, "PIECE", piece)
     ws = b.client
     ws.put("many", CALL, Manual(), queue="q", overlap=Overlap("buffer_all"), retry=Retry(attempts=3))
     for _ in range(3):

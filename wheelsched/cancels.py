@@ -1,4 +1,4 @@
-"""cancel: one run, or all that a filter finds.
+"""cancel: one run, or all that a filter finds. queue_purge: all of a queue that no worker holds.
 
 What no worker holds ends at once; what is leased is asked to end through its worker. A filter may find millions of runs: see `sweeps`.
 Runs that are made meanwhile are left alone.
@@ -6,20 +6,19 @@ Runs that are made meanwhile are left alone.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
-from fnmatch import translate
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from . import reads
 from .arguments import done, text
+from .checks import check_name
 from .errors import FailedPreconditionError, InvalidArgumentError
-from .model import RunState, display_name
+from .model import RunState
 from .overlap import cancel_rows
 from .run_commands import run_row
-from .sweeps import GLOB_MAX, PIECE, Sweep, each, is_dry, join
+from .sweeps import GLOB_MAX, PIECE, Chosen, Sweep, is_dry, join
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,15 +63,11 @@ def _end(engine: Engine, rows: NDArray[np.uint32]) -> None:
 class CancelSweep(Sweep):
     """A cancel by filter."""
 
-    match: Callable[[str], Any] | None
+    chosen: Chosen
     state: RunState | None
-    task: str
-    queue: str
-    namespace: str
     began_us: int
-    at: int = 0  # the next row
-    specs: dict[int, bool] = field(default_factory=dict)
-    jobs: dict[int, bool] = field(default_factory=dict)
+    leased: bool = True  # what workers hold, too
+    at: int = field(default=0, init=False)  # the next row
 
     def piece(self, engine: Engine) -> bool:
         """As in Sweep."""
@@ -88,22 +83,10 @@ class CancelSweep(Sweep):
     def wants(self, engine: Engine, fields: Any) -> NDArray[np.bool_]:
         """Which open runs the filter finds."""
         keep = (fields["state"] <= RunState.RETRY_WAIT) & (fields["created_us"] <= self.began_us)
-        keep &= (fields["flags"] & _ASKED == 0) | (fields["state"] != RunState.LEASED)
+        keep &= (fields["state"] != RunState.LEASED) | ((fields["flags"] & _ASKED == 0) & self.leased)
         if self.state is not None:
             keep &= fields["state"] == self.state
-        if self.task or self.queue or self.namespace:
-            keep &= each(fields["spec"], keep, self.specs, lambda numbers: [self._spec(engine.state.specs[n]) for n in numbers])
-        if self.match is not None:
-            keep &= each(fields["job"], keep, self.jobs, lambda rows: self._names(engine, rows))
-        return np.asarray(keep, np.bool_)
-
-    def _spec(self, wire: dict[str, Any]) -> bool:
-        return all(not wanted or wire[name] == wanted for name, wanted in
-                   (("task", self.task), ("queue", self.queue), ("namespace", self.namespace)))
-
-    def _names(self, engine: Engine, rows: list[int]) -> list[bool]:
-        assert self.match is not None
-        return [self.match(display_name(raw.decode())) is not None for raw in engine.state.jobs.names(np.array(rows, np.uint32))]
+        return self.chosen.among(engine.state, fields, np.asarray(keep, np.bool_))
 
 
 def cancel_many(engine: Engine, cmd: Incoming) -> bytes:
@@ -117,11 +100,19 @@ def cancel_many(engine: Engine, cmd: Incoming) -> bytes:
         raise InvalidArgumentError(f"state: {state!r} is not one of {', '.join(_OPEN)}: other runs have ended")
     if not any((match, state, task, queue, namespace)):
         raise InvalidArgumentError("cancel: give match, state, task, queue or namespace; match '*' is all open runs")
-    pattern = None if not match or match == "*" else re.compile(translate(match)).match
-    engine.sweeps.append(CancelSweep(cmd, dry, pattern, _OPEN[state] if state else None, task, queue, namespace, engine.now.wall_us))
+    chosen = Chosen(match, task=task, queue=queue, namespace=namespace)
+    engine.sweeps.append(CancelSweep(cmd, dry, chosen, _OPEN[state] if state else None, engine.now.wall_us))
     return b""
 
 
-VERBS: Final[dict[str, Callable[[Engine, Incoming], bytes]]] = {"cancel": cancel, "cancel_many": cancel_many}
+def queue_purge(engine: Engine, cmd: Incoming) -> bytes:
+    """Cancel every open run of a queue that no worker holds. Answered as `cancel_many`."""
+    if not join(engine, cmd):
+        chosen = Chosen("", queue=check_name(cmd.request.args.get("name"), "queue"))
+        engine.sweeps.append(CancelSweep(cmd, False, chosen, None, engine.now.wall_us, leased=False))
+    return b""
+
+
+VERBS: Final[dict[str, Callable[[Engine, Incoming], bytes]]] = {"cancel": cancel, "cancel_many": cancel_many, "queue_purge": queue_purge}
 
 __all__ = ["VERBS"]

@@ -6,9 +6,8 @@ waits are in the records: a restart goes on with them.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase, translate
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
@@ -18,10 +17,10 @@ from . import reads
 from .arguments import done, text, whole
 from .checks import parse_rate
 from .errors import FailedPreconditionError, InvalidArgumentError
-from .model import DELAY_MAX_US, FRAME_JOBS_MAX, NEVER, Event, RunState, Trigger, display_name
+from .model import DELAY_MAX_US, FRAME_JOBS_MAX, NEVER, Event, RunState, Trigger
 from .retries import fits
 from .run_commands import run_row
-from .sweeps import GLOB_MAX, PIECE, Sweep, each, is_dry, join
+from .sweeps import GLOB_MAX, PIECE, Chosen, Sweep, is_dry, join
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,36 +40,22 @@ class Letters:
     """A filter over dead letters. InvalidArgumentError for what can't be asked."""
 
     def __init__(self, args: dict[str, Any]) -> None:
-        match, self._error = text(args, "match", GLOB_MAX), text(args, "error", _ERROR_MAX)
-        self._match = None if not match or match == "*" else re.compile(translate(match)).match
-        self._wire = {name: value for name in ("task", "queue", "namespace") if (value := text(args, name, 100))}
+        self._error = text(args, "error", _ERROR_MAX)
+        self._chosen = Chosen(text(args, "match", GLOB_MAX), **{name: text(args, name, 100) for name in ("task", "queue", "namespace")})
         self._since: int = whole(args, "since_us", 0, NEVER, 0) or 0
         until = whole(args, "until_us", 0, NEVER, NEVER)
         self._until = NEVER if until is None else until
-        self._specs: dict[int, bool] = {}
-        self._jobs: dict[int, bool] = {}
 
     def select(self, state: State, rows: NDArray[np.uint32]) -> NDArray[np.uint32]:
         """Those of these dead letters that fit, in their order."""
         fields = state.runs.gather(rows)
-        keep = (fields["ended_us"] >= self._since) & (fields["ended_us"] < self._until)
-        if self._wire:
-            keep &= each(fields["spec"], keep, self._specs, lambda numbers: [self._of_spec(state.specs[n]) for n in numbers])
-        if self._match is not None:
-            keep &= each(fields["job"], keep, self._jobs, lambda jobs: self._of_job(state, jobs))
-        rows = np.ascontiguousarray(rows[keep])
+        recent = np.asarray((fields["ended_us"] >= self._since) & (fields["ended_us"] < self._until), np.bool_)
+        rows = np.ascontiguousarray(rows[self._chosen.among(state, fields, recent)])
         if self._error and len(rows):
             data, ends = state.runs.joined(rows, "result")
             begins = [0, *ends.tolist()]
             rows = rows[[self._of_error(data[begins[i] : begins[i + 1]]) for i in range(len(rows))]]
         return np.ascontiguousarray(rows)
-
-    def _of_spec(self, wire: dict[str, Any]) -> bool:
-        return all(wire[name] == value for name, value in self._wire.items())
-
-    def _of_job(self, state: State, jobs: list[int]) -> list[bool]:
-        assert self._match is not None
-        return [self._match(display_name(raw.decode())) is not None for raw in state.jobs.names(np.array(jobs, np.uint32))]
 
     def _of_error(self, result: bytes) -> bool:
         kind = str(msgpack.unpackb(result, raw=False).get("type", "")) if result else ""

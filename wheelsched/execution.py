@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import time
-import traceback
 from contextlib import ExitStack
 from contextvars import copy_context
 from itertools import islice
@@ -19,15 +18,14 @@ import msgpack
 from . import process, protocol
 from .errors import PayloadError
 from .hooks import surround
-from .model import ERROR_TEXT_MAX, OUTPUT_MAX, Outcome
+from .model import OUTPUT_MAX, Outcome
 from .payloads import NO_EXTS
 from .tasks import Batch, RunContext, Task, enter_run
 from .usage import MEASURED_NS
-from .verdicts import bases_of, name_of, verdict
+from .verdicts import error_result, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from types import TracebackType
 
     from .kept import Kept
     from .outputs import Captures
@@ -103,26 +101,6 @@ def group_of(work: Work, first: int, made: Task) -> list[int]:
     while more and end < work.n and end not in alone and work.specs[work.spec_of[end]]["task"] == made.name:
         end += 1
     return [first, *islice(work.rows, end - first - 1)]
-
-
-def error_result(error: BaseException, trace: TracebackType | None) -> dict[str, Any]:
-    """{type, message, traceback} of what user code raised, each text capped; the traceback keeps its end. `bases`, if there are any."""
-    cls = type(error)
-    try:
-        message = str(error)
-    except Exception as e:  # noqa: BLE001 - user code's __str__ may raise anything
-        message = f"<no text: {type(e).__name__} in __str__>"
-    try:
-        text = "".join(traceback.format_exception(cls, error, trace))
-    except Exception as e:  # noqa: BLE001 - as above, and memory may be out
-        text = f"<no traceback: {type(e).__name__}>"
-    texts = {"type": name_of(cls), "message": message[:ERROR_TEXT_MAX], "traceback": text[-ERROR_TEXT_MAX:]}
-    return {**{key: _text(value) for key, value in texts.items()}, **bases_of(cls)}
-
-
-def _text(value: str) -> str:
-    """Without lone surrogates, which UTF-8 can't hold."""
-    return value.encode("utf-8", "backslashreplace").decode()
 
 
 class Runner:

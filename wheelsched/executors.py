@@ -98,11 +98,6 @@ class Executor:
         return 0 if self.proc is None else self.proc.pid
 
     @property
-    def worker_key(self) -> int:
-        """The number that the engine gave it."""
-        return self.worker
-
-    @property
     def started(self) -> int:
         """The token entered last: of what is held, those above it were not entered."""
         return int(self.file.words[process.W_STARTED])

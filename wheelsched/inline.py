@@ -5,16 +5,15 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 from struct import pack
-from traceback import format_exception
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
 from . import protocol
 from .errors import FailedPreconditionError
 from .hooks import failure_of, surround
-from .model import ERROR_TEXT_MAX, KILL_GRACE_US, NEVER, US, Outcome
+from .model import KILL_GRACE_US, NEVER, US, Outcome
 from .tasks import Batch, Task, check_kept, current_run, enter_run
-from .verdicts import bases_of, name_of, verdict
+from .verdicts import error_result, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -208,9 +207,8 @@ def _awaited(value: Any) -> Any:
 
 
 def ended_by(error: BaseException) -> tuple[Outcome, dict[str, Any]]:
-    """Outcome and result of a task that raised; the texts are cut."""
+    """Outcome and result of a task that raised."""
     outcome, result = verdict(error)
     if outcome == Outcome.FAILED:
-        text = "".join(format_exception(error))[-ERROR_TEXT_MAX:]
-        result |= {"type": name_of(type(error)), "message": str(error)[:ERROR_TEXT_MAX], "traceback": text, **bases_of(type(error))}
+        result |= error_result(error, error.__traceback__)
     return outcome, result

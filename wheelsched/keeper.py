@@ -118,6 +118,8 @@ class Keeper:
                 break
             drop = number + 1
         batch.drop_history = drop
+        if drop is not None:
+            self._spans = {number: span for number, span in self._spans.items() if number >= drop}
 
     def full(self, now_us: int) -> str:
         """Why new commands are refused; empty while there is room. The reserve is given up and made again here."""

@@ -13,7 +13,7 @@ import numpy as np
 from .model import LAST_MAX, REASON_MAX, Event, Trigger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -65,7 +65,7 @@ class Lasts:
         self._known[row] = True
         self.of[row] = value, error
 
-    def forget(self, rows: list[int]) -> None:
+    def forget(self, rows: Iterable[int]) -> None:
         """Jobs are no more."""
         for row in rows:
             if self.of.pop(row, None) is not None:

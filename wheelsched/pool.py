@@ -85,10 +85,6 @@ class Pool:
         """Readable when an executor has ended: call `poll`. It stays the same for the pool's life."""
         return self._epoll.fileno()
 
-    def fds(self) -> list[int]:
-        """What to watch for reading."""
-        return [self._epoll.fileno()]
-
     # Starting
 
     def spawn(self, worker: int, now_mono_us: int | None = None) -> Executor:
@@ -160,8 +156,9 @@ class Pool:
         for chunk in executor.held:
             chunk[2] -= int(np.searchsorted(tokens, chunk[0][-1], "right") - np.searchsorted(tokens, chunk[0][0]))
         executor.held = deque(chunk for chunk in executor.held if chunk[2] > 0)
-        executor.cancels.difference_update(tokens.tolist())
-        executor.kills.difference_update(tokens.tolist())
+        if executor.cancels:
+            executor.cancels.difference_update(tokens.tolist())
+            executor.kills.difference_update(tokens.tolist())
         for place in executor.places:
             if place.ending and place.ending in tokens:
                 self._let_be(executor, place)

@@ -27,8 +27,7 @@ from ._ready import Ready
 from .arguments import done
 from .checks import check_name, check_queue_settings, parse_rate
 from .errors import InvalidArgumentError, ResourceExhaustedError
-from .model import BATCH_MAX, NEVER, QUEUES_MAX, US, RunState, display_name
-from .overlap import cancel_rows
+from .model import NEVER, QUEUES_MAX, US, display_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -317,22 +316,6 @@ def _change(engine: Engine, cmd: Incoming, name: str, wanted: dict[str, Any]) ->
     return done(engine, cmd, _told(engine.state, [name])[0])
 
 
-def queue_purge(engine: Engine, cmd: Incoming) -> bytes:
-    """Cancel every open run of a queue that no worker holds."""
-    name, runs = _name(cmd), engine.state.runs
-    specs = [spec for spec, wire in engine.state.specs.items() if wire["queue"] == name]
-    slots = np.array(runs.slots(), np.uint32) if specs else np.empty(0, np.uint32)
-    count = 0
-    for start in range(0, len(slots), BATCH_MAX):
-        rows = slots[start : start + BATCH_MAX]
-        fields = runs.gather(rows)
-        mine = (fields["state"] <= RunState.RETRY_WAIT) & (fields["state"] != RunState.LEASED) & np.isin(fields["spec"], specs)
-        if mine.any():
-            cancel_rows(engine, np.ascontiguousarray(rows[mine]))
-            count += int(mine.sum())
-    return done(engine, cmd, {"count": count})
-
-
 def queues(engine: Engine, cmd: Incoming) -> bytes:
     """All queues that have settings or that a definition names."""
     names = sorted(engine.state.queue_numbers.keys() | engine.state.queues.keys())
@@ -354,7 +337,7 @@ def _told(state: State, names: Iterable[str]) -> list[dict[str, Any]]:
 
 
 VERBS: Final[dict[str, Callable[[Engine, Incoming], bytes]]] = {
-    "queue_set": queue_set, "queue_pause": queue_pause, "queue_resume": queue_resume, "queue_purge": queue_purge, "queues": queues,
+    "queue_set": queue_set, "queue_pause": queue_pause, "queue_resume": queue_resume, "queues": queues,
 }
 
 

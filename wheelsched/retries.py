@@ -57,7 +57,7 @@ def decide(engine: Engine, row: Any, outcome: int, said: Mapping[str, Any]) -> t
     spread = int.from_bytes(draw.digest(), "big") / 2**64
     if said.get("retry_us") is not None:
         return Event.RETRY, now + int(said["retry_us"] * (1 + spread / 10))
-    wait = min(rule["cap_us"], rule["backoff_us"] * rule["factor"] ** min(int(row["attempt"]) - 1, 60))
+    wait = min(rule["cap_us"], rule["backoff_us"] * rule["factor"] ** min(int(row["attempt"]) - before - 1, 60))
     return Event.RETRY, now + int(wait * (1 + spread / 2))
 
 

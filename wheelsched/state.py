@@ -259,10 +259,11 @@ class State(AttemptRecords):
             self.pauses.pop(row, None)
         self.pauses |= {int(f["job"][i]): note for i, note in f["note"] if f["state"][i] == JobState.PAUSED}
         self._changed(f, b"".join([job_key(name) for name in self.jobs.names(f["job"])]), f["job"], old, f["note"])
-        deleted = f["job"][f["state"] == JobState.DELETED].tolist()
-        self.lasts.forget(deleted)
-        for row in deleted:
-            self.exceptions = {pair: to for pair, to in self.exceptions.items() if pair[0] != row or to != SKIP}  # a moved one has its run
+        deleted = set(f["job"][f["state"] == JobState.DELETED].tolist())
+        if deleted:
+            self.lasts.forget(deleted)
+            kept = {pair: to for pair, to in self.exceptions.items() if pair[0] not in deleted or to != SKIP}  # a moved one has its run
+            self.exceptions = kept
 
     def _worker(self, f: dict[str, Any]) -> None:
         if f["gone"]:

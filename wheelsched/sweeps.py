@@ -6,7 +6,9 @@ crash ended begins anew then, and counts what was left.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from fnmatch import translate
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -14,6 +16,7 @@ import numpy as np
 from . import protocol
 from .arguments import done
 from .errors import InvalidArgumentError
+from .model import display_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .engine import Engine
+    from .state import State
     from .turn import Incoming
 
 PIECE: Final = 4_096  # rows of a turn
@@ -71,9 +75,35 @@ def is_dry(args: dict[str, Any]) -> bool:
     return bool(dry)
 
 
-def each(column: NDArray[np.uint32], keep: NDArray[np.bool_], known: dict[int, bool], ask: Callable[[list[int]], list[bool]]
-         ) -> NDArray[np.bool_]:
-    """A question about each number of a column, asked once for each distinct one of a sweep."""
+class Chosen:
+    """Runs by their job's name (a glob) and by task, queue and namespace: what is asked about each job and definition is asked once."""
+
+    def __init__(self, match: str, **wire: str) -> None:
+        """Empty texts choose all. `wire`: what a run's definition has to be."""
+        self._match = None if not match or match == "*" else re.compile(translate(match)).match
+        self._wire = {name: value for name, value in wire.items() if value}
+        self._specs: dict[int, bool] = {}
+        self._jobs: dict[int, bool] = {}
+
+    def among(self, state: State, fields: Any, keep: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which of the runs that are kept so far are chosen, too."""
+        if self._wire:
+            keep = _each(fields["spec"], keep, self._specs, lambda specs: [self._fits(state.specs[n]) for n in specs])
+        if self._match is not None:
+            keep = _each(fields["job"], keep, self._jobs, lambda jobs: self._named(state, jobs))
+        return keep
+
+    def _fits(self, wire: dict[str, Any]) -> bool:
+        return all(wire[name] == value for name, value in self._wire.items())
+
+    def _named(self, state: State, jobs: list[int]) -> list[bool]:
+        assert self._match is not None
+        return [self._match(display_name(raw.decode())) is not None for raw in state.jobs.names(np.array(jobs, np.uint32))]
+
+
+def _each(column: NDArray[np.uint32], keep: NDArray[np.bool_], known: dict[int, bool], ask: Callable[[list[int]], list[bool]]
+          ) -> NDArray[np.bool_]:
+    """A question about each number of a column where `keep`, asked once for each distinct one of a sweep."""
     numbers, which = np.unique(column[keep], return_inverse=True)
     fresh = [n for n in numbers.tolist() if n not in known]
     known.update(zip(fresh, ask(fresh), strict=True))

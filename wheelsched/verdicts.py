@@ -10,12 +10,16 @@ In the list that a batch handler returns an instance of these is about its run a
 
 from __future__ import annotations
 
-from typing import Any, Final
+import traceback
+from typing import TYPE_CHECKING, Any, Final
 
 from .errors import InvalidArgumentError
-from .model import DELAY_MAX_US, REASON_MAX, Outcome, format_duration, parse_duration
+from .model import DELAY_MAX_US, ERROR_TEXT_MAX, REASON_MAX, Outcome, format_duration, parse_duration
 
-__all__ = ["Cancel", "NotRetried", "RetryAfter", "Snooze", "bases_of", "name_of", "verdict"]
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = ["Cancel", "NotRetried", "RetryAfter", "Snooze", "error_result", "verdict"]
 
 _BASES_MAX: Final = 10
 _NAME_MAX: Final = 200
@@ -83,14 +87,34 @@ def _because(error: _Verdict) -> dict[str, str]:
     return {"reason": error.reason} if error.reason else {}
 
 
-def name_of(cls: type) -> str:
+def _name_of(cls: type) -> str:
     """Full name of an exception's type as a result has it; those of builtins and of this house without their module."""
     if cls.__module__ == __name__:
         return f"wheelsched.{cls.__name__}"
     return (cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}")[:_NAME_MAX]
 
 
-def bases_of(cls: type) -> dict[str, list[str]]:
+def _bases_of(cls: type) -> dict[str, list[str]]:
     """The base classes by which a retry rule may know an exception, nearest first, as an entry of a result map; none for most."""
-    found = [name_of(base) for base in cls.__mro__[1:] if base not in _PLAIN and base.__module__ != __name__]
+    found = [_name_of(base) for base in cls.__mro__[1:] if base not in _PLAIN and base.__module__ != __name__]
     return {"bases": found[:_BASES_MAX]} if found else {}
+
+
+def error_result(error: BaseException, trace: TracebackType | None) -> dict[str, Any]:
+    """{type, message, traceback} of what user code raised, each text capped; the traceback keeps its end. `bases`, if there are any."""
+    cls = type(error)
+    try:
+        message = str(error)
+    except Exception as e:  # noqa: BLE001 - user code's __str__ may raise anything
+        message = f"<no text: {type(e).__name__} in __str__>"
+    try:
+        text = "".join(traceback.format_exception(cls, error, trace))
+    except Exception as e:  # noqa: BLE001 - as above, and memory may be out
+        text = f"<no traceback: {type(e).__name__}>"
+    texts = {"type": _name_of(cls), "message": message[:ERROR_TEXT_MAX], "traceback": text[-ERROR_TEXT_MAX:]}
+    return {**{key: _text(value) for key, value in texts.items()}, **_bases_of(cls)}
+
+
+def _text(value: str) -> str:
+    """Without lone surrogates, which UTF-8 can't hold."""
+    return value.encode("utf-8", "backslashreplace").decode()
