@@ -13,7 +13,7 @@ import numpy as np
 from .model import LAST_MAX, REASON_MAX, Event, Trigger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
@@ -77,18 +77,4 @@ class Lasts:
             self._set(row, value, error)
 
 
-def pieces(of: dict[int, tuple[bytes, bytes]], step_bytes: int) -> Iterator[bytes]:
-    """Pieces of a snapshot, in order of their rows."""
-    part: list[list[Any]] = []
-    size = 0
-    for row in sorted(of):
-        part.append([row, *of[row]])
-        size += sum(map(len, of[row])) + 8
-        if size >= step_bytes:
-            yield msgpack.packb(part, use_bin_type=True)
-            part, size = [], 0
-    if part:
-        yield msgpack.packb(part, use_bin_type=True)
-
-
-__all__ = ["Lasts", "pieces"]
+__all__ = ["Lasts"]

@@ -395,7 +395,7 @@ class State(AttemptRecords):
         for table in (self.jobs, self.runs):
             for chunk in range(table.chunk_total):
                 h.update(table.dump(chunk))
-        for piece in state_snapshot.kept_pieces(self.checkpoints, self.lasts.of, 2**20):
+        for piece in state_snapshot.Many.ordered(self).pieces(2**20):
             h.update(piece)
         return h.hexdigest()
 

@@ -1,32 +1,30 @@
-"""Snapshots of the state: what is in no table as one piece, then the chunks of the tables, then the checkpoints and what
-is left for next runs. Readers of older versions stay.
+"""Snapshots of the state: what is in no table as one piece, then the chunks of the tables, then what there may be much of: keys, replies,
+checkpoints, what is left for next runs. Readers of older versions stay.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from dataclasses import astuple
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
 
 from .changes import Changes
 from .errors import CorruptJournalError
-from .lasts import pieces as last_pieces
 from .records import decode_fields, encode_fields
 from .state_parts import Group, Key, Worker, ordered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from .state import State
 
 VERSION: Final = 3
 READABLE: Final = frozenset({1, 2, 3})
+ENTRIES_MAX: Final = 8_192  # of a piece: 2 ms
 
 
 def small(state: State) -> bytes:
-    """All that is in no table."""
+    """All that is in no table, and of which there are never many."""
     m = state.meta
     data: bytes = msgpack.packb(
         {
@@ -47,9 +45,9 @@ def small(state: State) -> bytes:
             "announced": [[task, ordered(options)] for task, options in sorted(state.announced.items())],
             "notes": sorted(state.notes.items()),
             "pauses": sorted(state.pauses.items()),
-            "groups": [m.groups, [[number, *astuple(group)] for number, group in state.groups.items()]],
-            "keys": [[k, v.run_id, v.at_us] for k, v in sorted(state.keys.items())],
-            "replies": [[rid, at, reply] for rid, (at, reply) in state.replies.items()],
+            "groups": [m.groups, [
+                [number, g.run_id, g.members, g.needs_all, g.succeeded, g.failed, g.cancelled] for number, g in state.groups.items()
+            ]],
         },
         use_bin_type=True,
     )
@@ -58,7 +56,7 @@ def small(state: State) -> bytes:
 
 def copy(state: State, step_bytes: int) -> Iterator[list[bytes]]:
     """As State.copy."""
-    first, checkpoints, lasts = small(state), dict(state.checkpoints), dict(state.lasts.of)
+    first, many = small(state), Many.of(state)
     state.jobs.copy_begin()
     state.runs.copy_begin()
 
@@ -67,25 +65,53 @@ def copy(state: State, step_bytes: int) -> Iterator[list[bytes]]:
         for mark, table in ((b"J", state.jobs), (b"R", state.runs)):
             while chunks := table.copy_next(step_bytes):
                 yield [mark + chunk.to_bytes(4, "little") + data for chunk, data in chunks]
-        for piece in kept_pieces(checkpoints, lasts, step_bytes):
+        for piece in many.pieces(step_bytes):
             yield [piece]
 
     return pieces()
 
 
-def kept_pieces(checkpoints: dict[int, bytes], lasts: dict[int, tuple[bytes, bytes]], step_bytes: int) -> Iterator[bytes]:
-    """Pieces with the checkpoints in order of their rows, and then with what jobs left for their next runs."""
-    part: list[list[Any]] = []
+class Many(NamedTuple):
+    """What there may be much of, as it is at one instant."""
+
+    keys: dict[bytes, Key]
+    replies: dict[bytes, tuple[int, bytes]]
+    checkpoints: dict[int, bytes]
+    lasts: dict[int, tuple[bytes, bytes]]
+
+    @classmethod
+    def of(cls, state: State) -> Many:
+        """In whatever order, but the replies, which are in the order in which they are forgotten."""
+        return cls(dict(state.keys), dict(state.replies), dict(state.checkpoints), dict(state.lasts.of))
+
+    @classmethod
+    def ordered(cls, state: State) -> Many:
+        """In an order that says nothing of the past."""
+        keys, checkpoints, lasts = sorted(state.keys.items()), sorted(state.checkpoints.items()), sorted(state.lasts.of.items())
+        return cls(dict(keys), dict(state.replies), dict(checkpoints), dict(lasts))
+
+    def pieces(self, step_bytes: int) -> Iterator[bytes]:
+        """Each begins with a letter that says what it has."""
+        yield from (b"K" + piece for piece in _packed(((key, one.run_id, one.at_us) for key, one in self.keys.items()), step_bytes))
+        yield from (b"A" + piece for piece in _packed(((rid, at, reply) for rid, (at, reply) in self.replies.items()), step_bytes))
+        yield from (b"C" + piece for piece in _packed(self.checkpoints.items(), step_bytes))
+        yield from (b"L" + piece for piece in _packed(((row, *left) for row, left in self.lasts.items()), step_bytes))
+
+
+def _packed(entries: Iterable[tuple[Any, ...]], step_bytes: int) -> Iterator[bytes]:
+    """Arrays of entries, which are of numbers and bytes. Each has about `step_bytes` at most, and few of them: a server does nothing else
+    meanwhile.
+    """
+    part: list[tuple[Any, ...]] = []
     size = 0
-    for row in sorted(checkpoints):
-        part.append([row, checkpoints[row]])
-        size += len(checkpoints[row])
-        if size >= step_bytes:
-            yield b"C" + msgpack.packb(part, use_bin_type=True)
+    for entry in entries:
+        part.append(entry)
+        size += sum(len(value) for value in entry if type(value) is bytes)
+        if size >= step_bytes or len(part) == ENTRIES_MAX:
+            yield msgpack.packb(part, use_bin_type=True)
             part, size = [], 0
     if part:
-        yield b"C" + msgpack.packb(part, use_bin_type=True)
-    yield from (b"L" + piece for piece in last_pieces(lasts, step_bytes))
+        yield msgpack.packb(part, use_bin_type=True)
 
 
 def load(state: State, pieces: Iterator[bytes]) -> None:
@@ -97,18 +123,29 @@ def load(state: State, pieces: Iterator[bytes]) -> None:
             raise CorruptJournalError(f"snapshot of version {parts.get('version')}; this program reads up to {VERSION}")
         _load_small(state, parts)
         for piece in pieces:
-            if piece[:1] == b"C":
-                state.checkpoints.update(msgpack.unpackb(piece[1:]))
-                continue
-            if piece[:1] == b"L":
-                state.lasts.take(msgpack.unpackb(piece[1:]))
-                continue
-            take = {b"J": state.jobs.load, b"R": state.runs.load}[piece[:1]]
-            take(int.from_bytes(piece[1:5], "little"), piece[5:])
+            if piece[:1] in (b"J", b"R"):
+                table = state.jobs if piece[:1] == b"J" else state.runs
+                table.load(int.from_bytes(piece[1:5], "little"), piece[5:])
+            else:
+                _load_many(state, piece[:1], msgpack.unpackb(piece[1:], raw=False))
     except (StopIteration, ValueError, KeyError, TypeError) as e:
         raise CorruptJournalError(f"the snapshot is damaged: {type(e).__name__}: {e}") from e
     state.runs.order = parts["order"]
     state.runs.rebuild({i: w.list_id for i, w in state.workers.items()})
+
+
+def _load_many(state: State, letter: bytes, entries: list[list[Any]]) -> None:
+    """A piece of `Many`; KeyError for a letter that is none of its."""
+    if letter == b"K":
+        state.keys.update((key, Key(run_id, at)) for key, run_id, at in entries)
+    elif letter == b"A":
+        state.replies.update((rid, (at, reply)) for rid, at, reply in entries)
+    elif letter == b"C":
+        state.checkpoints.update((row, checkpoint) for row, checkpoint in entries)
+    elif letter == b"L":
+        state.lasts.take(entries)
+    else:
+        raise KeyError(letter)
 
 
 def _load_small(state: State, small: dict[str, Any]) -> None:
@@ -131,5 +168,5 @@ def _load_small(state: State, small: dict[str, Any]) -> None:
     state.load_groups({number: Group(*parts) for number, *parts in groups})
     state.announced = dict(small["announced"])
     state.notes = dict(small["notes"])
-    state.keys = {k: Key(run_id, at) for k, run_id, at in small["keys"]}
-    state.replies = OrderedDict((rid, (at, reply)) for rid, at, reply in small["replies"])
+    for letter, part in ((b"K", "keys"), (b"A", "replies")):  # of older snapshots; now they have pieces of their own
+        _load_many(state, letter, small.get(part, []))
