@@ -119,9 +119,10 @@ def test_small_things_of_tables(capsys):
 def test_a_command_without_its_words_is_a_usage_error():
     from wheelsched.cli.policies import call
 
+    none = {"args": None, "kwargs": None, "headers": ()}
     with pytest.raises(click.UsageError, match="missing"):
-        call("command", None, None)
-    assert call("command", None, None, ("echo",)).args == (["echo"],)
+        call("command", none)
+    assert call("command", none, ("echo",)).args == (["echo"],)
 
 
 def test_what_a_task_says_moves_no_cursor_and_breaks_no_json(capsys):
