@@ -15,14 +15,13 @@ import numpy as np
 
 from . import chains
 from ._wheel import Wheel
-from .model import MS, NEVER, Disposition, Reason, RunState, Trigger, display_name
+from .model import MS, NEVER, Disposition, Reason, RunFlag, RunState, Trigger, display_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .engine import Engine
 
-LATE_FLAG: Final = 4  # _runrows.LATE
 _UNRUN: Final = (Reason.MISFIRE, Reason.WINDOW, Reason.MAX)  # a pause or a hold is somebody's will
 
 
@@ -57,7 +56,7 @@ class Alarms:
             return
         fields = engine.state.runs.gather(rows)
         after = engine.specs.late_after[fields["spec"]]
-        some = (after < NEVER) & not_started(fields) & (fields["flags"] & LATE_FLAG == 0) & (fields["trigger"] != Trigger.BACKFILL)
+        some = (after < NEVER) & not_started(fields) & (fields["flags"] & RunFlag.LATE == 0) & (fields["trigger"] != Trigger.BACKFILL)
         if some.any():
             moved = fields["disposition"][some] == Disposition.MOVED
             at = np.where(moved, fields["due_us"][some], fields["nominal_us"][some]) + after[some]

@@ -49,7 +49,7 @@ def text(args: dict[str, Any], name: str, limit: int, default: str = "") -> str:
 
 
 def whole(args: dict[str, Any], name: str, low: int, high: int, default: int | None = None) -> int | None:
-    """A whole number between two limits, or the default for nil."""
+    """A whole number between two limits; None for nil, the default when it is left out."""
     value = args.get(name, default)
     if value is None:
         return None

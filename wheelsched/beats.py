@@ -12,7 +12,7 @@ from .arguments import column
 from .endings import end_attempts
 from .errors import InvalidArgumentError
 from .live import Beat
-from .model import CHECKPOINT_MAX, KILL_GRACE_US, NEVER, OUTPUT_MAX, PROGRESS_MAX, US, Outcome
+from .model import CHECKPOINT_MAX, KILL_GRACE_US, NEVER, OUTPUT_MAX, PROGRESS_MAX, US, Outcome, RunFlag
 from .payloads import RAW
 from .records import Blobs
 from .sessions import session_of
@@ -56,7 +56,7 @@ def heartbeat(engine: Engine, cmd: Incoming) -> bytes:
     for i in held.tolist() if outputs else ():
         if i in outputs:
             engine.running.printed(int(token[i]), outputs[i])
-    asked = fields["flags"] & 1
+    asked = fields["flags"] & RunFlag.CANCEL_ASKED
     return protocol.encode_ok(cmd.request.id, {
         "cancel": held[asked > 0].tolist(), "stale": np.flatnonzero(verdict != 1).tolist(),
     })

@@ -15,7 +15,7 @@ from . import reads
 from .arguments import done, text
 from .checks import check_name
 from .errors import FailedPreconditionError, InvalidArgumentError
-from .model import RunState
+from .model import RunFlag, RunState
 from .overlap import cancel_rows
 from .run_commands import run_row
 from .sweeps import GLOB_MAX, PIECE, Chosen, Sweep, is_dry, join
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .turn import Incoming
 
-_ASKED: Final = 1  # _runrows.CANCEL_ASKED
 _OPEN: Final = {
     "scheduled": RunState.SCHEDULED, "queued": RunState.QUEUED, "leased": RunState.LEASED, "running": RunState.LEASED,
     "retry_wait": RunState.RETRY_WAIT,
@@ -83,7 +82,7 @@ class CancelSweep(Sweep):
     def wants(self, engine: Engine, fields: Any) -> NDArray[np.bool_]:
         """Which open runs the filter finds."""
         keep = (fields["state"] <= RunState.RETRY_WAIT) & (fields["created_us"] <= self.began_us)
-        keep &= (fields["state"] != RunState.LEASED) | ((fields["flags"] & _ASKED == 0) & self.leased)
+        keep &= (fields["state"] != RunState.LEASED) | ((fields["flags"] & RunFlag.CANCEL_ASKED == 0) & self.leased)
         if self.state is not None:
             keep &= fields["state"] == self.state
         return self.chosen.among(engine.state, fields, np.asarray(keep, np.bool_))

@@ -22,7 +22,7 @@ import numpy as np
 
 from . import records
 from .ids import other_run_id
-from .model import BATCH_MAX, HOOKS, JobState, Reason, RunState, Trigger, display_name
+from .model import BATCH_MAX, HOOKS, JobState, Reason, RunFlag, RunState, Trigger, display_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 VALUE_MAX: Final = 8 * 1024  # bytes of a return value that go with the cause
 MESSAGE_MAX: Final = 1_000  # characters of an error's message
-TOLD_FLAG: Final = 64  # _runrows.TOLD
 _REASONS: Final = {"on_success": "success", "on_failure": "failure", "on_dead": "dead"}
 _UNWANTED: Final[dict[int, dict[str, str]]] = {  # how a run is cancelled though nobody wanted that
     Reason.EXPIRED: {"type": "wheelsched.Expired", "message": "no worker had it by its deadline for a start (expires_after)"},
@@ -46,7 +45,7 @@ def hooks_of(fields: Any) -> tuple[str, ...]:
     if fields["state"] == RunState.SUCCEEDED:
         return ("on_success",)
     if fields["state"] == RunState.DEAD:
-        return () if fields["flags"] & TOLD_FLAG else ("on_failure", "on_dead")
+        return () if fields["flags"] & RunFlag.TOLD else ("on_failure", "on_dead")
     unwanted = fields["state"] == RunState.CANCELLED and int(fields["reason"]) in _UNWANTED
     return ("on_failure",) if unwanted else ()
 

@@ -171,7 +171,7 @@ class BaseClient(RunCalls, EventVerbs, DeadVerbs, LogVerbs):
 
         `paused`: None leaves a job as it is (a new one is active), True and False pause and resume it.
 
-        `version`: only if the job still is at that one, else AlreadyExistsError. UnimplementedError for a policy that
+        `version`: only if the job still is at that one, else AlreadyExistsError. InvalidArgumentError for a policy that
         the server doesn't know.
         """
         return self._do(self._verbs.put(name, call, schedule, policies, paused=paused, note=note, version=version), call_timeout)

@@ -18,6 +18,7 @@ from .arguments import done, text, whole
 from .checks import parse_rate
 from .errors import FailedPreconditionError, InvalidArgumentError
 from .model import DELAY_MAX_US, FRAME_JOBS_MAX, NEVER, Event, RunState, Trigger
+from .reads import DEAD_LIST
 from .retries import fits
 from .run_commands import run_row
 from .sweeps import GLOB_MAX, PIECE, Chosen, Sweep, is_dry, join
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from .state import State
     from .turn import Incoming
 
-DEAD_LIST: Final = 2  # of the run table
 FILTERS: Final = ("match", "error", "task", "queue", "namespace", "since_us", "until_us")
 _ERROR_MAX: Final = 200
 

@@ -11,7 +11,7 @@ from . import chains, protocol, retries
 from .arguments import column
 from .errors import InvalidArgumentError
 from .misfire import skip_unattended
-from .model import INSTANT_MAX_US, NEVER, OUTPUT_MAX, SERVER_UID, Disposition, Event, JobState, Outcome, Trigger
+from .model import INSTANT_MAX_US, NEVER, OUTPUT_MAX, SERVER_UID, Disposition, Event, JobState, Outcome, RunFlag, Trigger
 from .sessions import session_of
 from .stale import answer_repeats, record_stale
 
@@ -121,7 +121,7 @@ def end_attempts(engine: Engine, rows: NDArray[np.uint32], outcome: NDArray[np.u
     fields = engine.state.runs.gather(rows)
     results = engine.running.with_outputs(fields["token"], results)
     engine.running.forget(fields["token"])
-    asked = (fields["flags"] & 1) > 0
+    asked = (fields["flags"] & RunFlag.CANCEL_ASKED) > 0
     deleted = engine.state.jobs.gather(np.ascontiguousarray(fields["job"]))["state"] == JobState.DELETED
     if (back & ~asked).any():
         give_back(engine, rows[back & ~asked])

@@ -463,11 +463,11 @@ class Engine:
         """Answer those who wait for runs that are final now."""
         if not self.waiters:
             return
-        for row in rows.tolist():
-            run_id = self.state.runs.ids(np.array([row], np.uint32))
-            if run_id in self.waiters and self.state.runs.gather(np.array([row], np.uint32))["state"][0] > RunState.RETRY_WAIT:
-                for conn, request_id, _ in self.waiters.pop(run_id):
-                    self.reply(conn, protocol.encode_ok(request_id, reads.run(self.state, row, self.running)))
+        ids = self.state.runs.ids(rows)
+        for i in [i for i in range(len(rows)) if ids[16 * i : 16 * i + 16] in self.waiters]:
+            if self.state.runs.gather(rows[i : i + 1])["state"][0] > RunState.RETRY_WAIT:
+                for conn, request_id, _ in self.waiters.pop(ids[16 * i : 16 * i + 16], ()):
+                    self.reply(conn, protocol.encode_ok(request_id, reads.run(self.state, int(rows[i]), self.running)))
 
 
 def ceil_ms(us: NDArray[np.int64]) -> NDArray[np.int64]:

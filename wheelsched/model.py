@@ -100,6 +100,15 @@ FINAL_STATES: Final = frozenset({RunState.SUCCEEDED, RunState.DEAD, RunState.CAN
 ACTIVE_STATES: Final = frozenset({RunState.QUEUED, RunState.LEASED, RunState.RETRY_WAIT})
 
 
+class RunFlag:
+    """Marks of a run; the numbers are those of _runrows.pxd. Plain numbers: an enum's are slow in listings."""
+
+    CANCEL_ASKED: Final = 1  # of a lease: the worker is to end it
+    DISCARDED: Final = 2  # a dead letter that was given up
+    LATE: Final = 4
+    TOLD: Final = 64  # a dead letter whose hooks were called
+
+
 class Event(IntEnum):
     """What can happen to a run."""
 

@@ -11,7 +11,7 @@ import numpy as np
 from .attempts import unpack_past
 from .definition import SERVER_KEYS
 from .errors import InvalidArgumentError
-from .model import NEVER, Disposition, JobState, Outcome, Reason, RunState, Trigger, display_name
+from .model import NEVER, Disposition, JobState, Outcome, Reason, RunFlag, RunState, Trigger, display_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PAGE_MAX: Final = 1_000
 LOOKED_AT_MAX: Final = 4_000  # jobs that one request looks at: a page may have fewer than asked for, or none, and others follow
 POSITION_MAX: Final = 2**63
-DEAD_LIST: Final = 2
+DEAD_LIST: Final = 2  # of the run table
 _64: Final = 2**64 - 1
 
 
@@ -51,7 +51,6 @@ _RUN_STATES: Final = {int(s): s.name.lower() for s in RunState}
 _TRIGGERS: Final = {int(t): t.name.lower() for t in Trigger}
 _REASONS: Final = {int(r): r.name.lower() for r in Reason if r} | {0: None}
 _DISPOSITIONS: Final = {int(d): d.name.lower() for d in Disposition} | {0: None}
-_LATE: Final = 4  # _runrows.LATE
 _OUTCOMES: Final = {int(o): o.name.lower() for o in Outcome} | {0: None}
 _SCHEDULED, _LEASED, _RETRY_WAIT, _SKIPPED = (int(s) for s in (RunState.SCHEDULED, RunState.LEASED, RunState.RETRY_WAIT, RunState.SKIPPED))
 
@@ -83,7 +82,7 @@ def run_fields(f: dict[str, int], name: str, task: str, queue: str, result: byte
         "reason": _REASONS[f["reason"]] or (ended.get("reason") if ended else None), "snoozed": f["snoozes"], "attempt": spent,
         "token": token or None, "worker": f"w{worker}" if worker else None,
         "result": ended, "missed": f["missed"], "until_us": due if skipped else None, "count": f["count"] if skipped else None,
-        "late": bool(f["flags"] & _LATE), "disposition": _DISPOSITIONS[f["disposition"]], "blocking": blocking, "attempts": attempts,
+        "late": bool(f["flags"] & RunFlag.LATE), "disposition": _DISPOSITIONS[f["disposition"]], "blocking": blocking, "attempts": attempts,
         "stale": [{**s, "worker": f"w{s['worker']}", "outcome": _OUTCOMES[s["outcome"]]} for s in stale], "progress": None,
         "heartbeat_us": None,
     }
@@ -221,7 +220,7 @@ class RunFilter:
         elif not self.skipped:
             keep &= fields["state"] != RunState.SKIPPED
         if self.late:
-            late = fields["flags"] & _LATE > 0
+            late = fields["flags"] & RunFlag.LATE > 0
             keep &= late | (fields["state"] == RunState.SKIPPED) if self.skipped else late
         return np.asarray(keep, np.bool_)
 

@@ -18,7 +18,7 @@ from ._runs import FINISHED, RunTable
 from .changes import NO_SPEC, Changes
 from .errors import CorruptJournalError
 from .ids import job_key
-from .model import TRANSITIONS, Disposition, JobState, Reason, RunState, Trigger, to_datetime
+from .model import TRANSITIONS, Disposition, JobState, Reason, RunFlag, RunState, Trigger, to_datetime
 from .records import decode
 from .state_attempts import AttemptRecords
 from .state_parts import Group, Key, Line, Meta, Worker, spec_bytes
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from .memory_journal import Journal
 
-LATE, TOLD = 4, 64  # flags of a run, see _runrows.pxd
 SKIP = -1  # `to` of an exception: the occurrence is skipped
 AS_EVER = -2  # it is no exception any more
 STEPS_KEPT = 1_000
@@ -356,10 +355,10 @@ class State(AttemptRecords):
         self.meta.hold_note = f["note"]
 
     def _late(self, f: dict[str, Any]) -> None:
-        self.runs.mark(f["run"], LATE)
+        self.runs.mark(f["run"], RunFlag.LATE)
 
     def _chained(self, f: dict[str, Any]) -> None:
-        self.runs.mark(f["run"], TOLD)
+        self.runs.mark(f["run"], RunFlag.TOLD)
 
     def _withdraw(self, f: dict[str, Any]) -> None:
         if not f["count"].all():

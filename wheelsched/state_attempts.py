@@ -8,15 +8,13 @@ import numpy as np
 
 from .attempts import pack_stale, with_attempt
 from .lasts import Lasts
-from .model import Event, RunState
+from .model import Event, RunFlag, RunState
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ._runs import RunTable
     from .state_parts import Meta, Worker
-
-DISCARDED = 2  # _runrows.DISCARDED
 
 
 class AttemptRecords:
@@ -91,6 +89,6 @@ class AttemptRecords:
         if self.checkpoints:
             known = rows[np.isin(rows, np.fromiter(self.checkpoints, np.uint32))]
             fields = self.runs.gather(known)
-            over = (fields["state"] > RunState.RETRY_WAIT) & ((fields["state"] != RunState.DEAD) | (fields["flags"] & DISCARDED > 0))
-            for row in known[over].tolist():
+            kept = (fields["state"] == RunState.DEAD) & (fields["flags"] & RunFlag.DISCARDED == 0)
+            for row in known[(fields["state"] > RunState.RETRY_WAIT) & ~kept].tolist():
                 del self.checkpoints[row]
