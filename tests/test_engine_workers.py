@@ -199,6 +199,26 @@ def test_delete_cancels_what_waits(b):
     assert b.states() == ["succeeded", "cancelled"]
 
 
+def test_each_wait_has_its_own_time(b):
+    runs = [b.client.enqueue(CALL) for _ in range(2)]
+    for conn, run, seconds in ((60, runs[0], 30), (61, runs[0], 5), (62, runs[1], 10), (63, runs[1], 1)):
+        with pytest.raises(DeadlineExceededError):
+            b.call(conn, ("wait", {"id": run.id, "timeout_us": seconds * US}))
+    began, answered = b.now_us, {}
+    step = b.engine.step
+
+    def watched(now, items):
+        effects = step(now, items)
+        answered.update((conn, now.wall_us - began) for conn, _ in effects.replies)
+        return effects
+
+    b.engine.step = watched
+    while b.next_event(began + 60 * US):
+        pass
+    assert answered == {63: US, 61: 5 * US, 62: 10 * US, 60: 30 * US}
+    assert b.engine.waiters == {}
+
+
 def test_wait_answers_at_the_end_or_in_time(b):
     b.hello()
     run = b.client.enqueue(CALL)

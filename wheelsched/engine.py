@@ -104,6 +104,7 @@ class Engine:
         self.retiring: set[int] = set()  # workers that get no more runs
         self.seekers: list[Seeker] = []  # lease requests that wait for runs
         self.waiters: dict[bytes, list[tuple[int, int, int]]] = {}  # run id -> (connection, request id, monotonic deadline)
+        self.waiters_due_us = NEVER  # not later than the first of these deadlines
         self.running = Live()  # which attempts have entered user code, as last seen, and what they told; not journaled
         self.gone: dict[int, int] = {}  # external worker without a connection -> monotonic end of its lease
         self.lease_us = LEASE_US
@@ -224,11 +225,10 @@ class Engine:
         wakes = [mono_ms if mono_ms == NEVER_MS else mono_ms * MS, *self.gone.values()]
         wakes += [s.lease_until_us for s in self.sessions.values()]
         wakes += [s.deadline_us for s in self.seekers]
-        wakes += [deadline for waiting in self.waiters.values() for _, _, deadline in waiting]
         meta = self.state
         if meta.replies or meta.keys or meta.changes or meta.runs.list_len(1):
             wakes.append(self._housekeeping_us)
-        wakes += [self.limits.wake_us, self.running.wake_us]
+        wakes += [self.limits.wake_us, self.running.wake_us, self.waiters_due_us if self.waiters else NEVER]
         effects.wake_mono_us = min(wakes)
         effects.again |= effects.wake_mono_us <= self.now.mono_us
         return effects

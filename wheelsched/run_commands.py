@@ -10,7 +10,7 @@ from . import protocol, reads, records
 from .arguments import done, text, whole
 from .errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from .ids import other_run_id
-from .model import KEY_MAX, Disposition, RunState, Trigger, display_name
+from .model import KEY_MAX, NEVER, Disposition, RunState, Trigger, display_name
 from .put import job_row
 
 if TYPE_CHECKING:
@@ -95,12 +95,16 @@ def wait(engine: Engine, cmd: Incoming) -> bytes:
     if engine.state.runs.gather(np.array([row], np.uint32))["state"][0] > RunState.RETRY_WAIT:
         return protocol.encode_ok(cmd.request.id, reads.run(engine.state, row, engine.running))
     limit = whole(cmd.request.args, "timeout_us", 0, 2**62, 2**62) or 0
-    engine.waiters.setdefault(run_id, []).append((cmd.conn, cmd.request.id, engine.now.mono_us + limit))
+    deadline = engine.now.mono_us + limit
+    engine.waiters.setdefault(run_id, []).append((cmd.conn, cmd.request.id, deadline))
+    engine.waiters_due_us = min(engine.waiters_due_us, deadline)
     return b""
 
 
 def expire_waiters(engine: Engine) -> None:
-    """Answer waits whose time is over with the run as it stands."""
+    """Answer waits whose time is over with the run as it stands. They are looked through when the first may be due, not each turn."""
+    if engine.now.mono_us < engine.waiters_due_us:
+        return
     for run_id in [r for r, waiting in engine.waiters.items() if any(w[2] <= engine.now.mono_us for w in waiting)]:
         keep = []
         for conn, request_id, deadline in engine.waiters.pop(run_id):
@@ -110,6 +114,7 @@ def expire_waiters(engine: Engine) -> None:
                 engine.reply(conn, protocol.encode_ok(request_id, reads.run_or_stub(engine, run_id)))
         if keep:
             engine.waiters[run_id] = keep
+    engine.waiters_due_us = min((deadline for waiting in engine.waiters.values() for _, _, deadline in waiting), default=NEVER)
 
 
 VERBS: Final[dict[str, Callable[[Engine, Incoming], bytes]]] = {"trigger": trigger, "wait": wait}
