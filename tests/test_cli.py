@@ -452,7 +452,7 @@ def test_bad_configuration_is_78(tmp_path):
     (tmp_path / "c.toml").write_text("workers = 'many'\n")
     (tmp_path / "d.toml").write_text("no toml")
     for args in (["--config", str(tmp_path / "c.toml")], ["--config", str(tmp_path / "d.toml")], ["--config", str(tmp_path / "none")],
-                 ["--workers", "-1"], ["--clock-check", "soon"], ["--socket", "/" + "x" * 200], ["--tasks", "a b"]):
+                 ["--workers", "-1"], ["--clock-check", "soon"], ["--socket", "/" + "x" * 200], ["--tasks", "a b"], ["--drain", "8d"]):
         done = invoke("serve", "--data", str(tmp_path / "data"), *args)
         assert (done.exit_code, done.stdout) == (78, ""), (args, done.output)
         assert done.stderr.startswith("wheelsched: ")

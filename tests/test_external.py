@@ -135,6 +135,21 @@ def test_the_worker_outlives_the_server_and_drains_at_a_signal(world, tmp_path):
         assert [a.outcome for a in ws.run(run.id).attempts] == ["succeeded"]
 
 
+def test_a_drain_ends_when_its_time_is_over(world, tmp_path):
+    """Its time is 30 s without the option, and the wait here is shorter."""
+    note = tmp_path / "note"
+    world.worker.kill()
+    world.worker.wait()
+    world.worker = world._start(sys.executable, "-m", "wheelsched", "worker", "--socket", world.socket, "--tasks", "worker_tasks", "--drain", "200ms")
+    with Client(world.socket) as ws:
+        run = ws.enqueue(Call("t.sleep", 1000, str(note)), retry=wheelsched.Retry(attempts=2, backoff="1h"))
+        wait_for(note.exists, "the start of the run")
+        world.worker.send_signal(signal.SIGTERM)
+        assert world.worker.wait(25) == 0
+        wait_for(lambda: ws.run(run.id).state == "retry_wait", "the report of the run")
+        assert [a.outcome for a in ws.run(run.id).attempts] == ["interrupted"]
+
+
 def test_a_drain_hands_back_what_is_granted_meanwhile(short_tmp):
     """Else a run that is granted to a worker that has just gone waits for the end of its lease, and has lost an attempt."""
     listener = socket.socket(socket.AF_UNIX)

@@ -107,6 +107,19 @@ def test_a_second_sigterm_stops_at_once(serving):
     assert run.state in ("retry_wait", "queued")
 
 
+def test_a_drain_ends_when_its_time_is_over(serving):
+    """Its time is 30 s without the option, and the wait here is shorter."""
+    server = serving("--drain", "200ms")
+    ws = server.client()
+    slow = ws.enqueue(Call("t.sleep", 1000), retry=Retry(attempts=2, backoff="1h"))
+    wait_for(lambda: ws.run(slow.id).state == "running")
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(25) == 0
+    assert "draining: no new runs are started, what runs has 200ms to end" in server.log.read_text()
+    run = serving(workers=0).client().run(slow.id)
+    assert ([a.outcome for a in run.attempts], run.state) == (["interrupted"], "retry_wait")
+
+
 def test_a_worker_that_dies_costs_its_run_one_attempt_and_the_others_none(serving):
     ws = serving(workers=1).client()
     poison = ws.enqueue(Call("t.die"), retry=Retry(attempts=3, backoff="50ms", cap="50ms"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from .errors import ConfigError, WheelschedError
-from .model import LEASE_US, MODES, ROLES, US, format_duration, parse_duration
+from .model import DRAIN_US, LEASE_US, MODES, ROLES, US, format_duration, parse_duration
 
 WORKERS_MAX: Final = 1_024
 CONCURRENCY_MAX: Final = 1_024
@@ -16,6 +16,7 @@ SOCKET_PATH_MAX: Final = 107  # bytes; the kernel's limit for a Unix socket
 RESERVE_BYTES: Final = 64 * 1024 * 1024
 LEASE_MIN_US: Final = US
 LEASE_MAX_US: Final = 3_600 * US
+DRAIN_MAX_US: Final = 7 * 86_400 * US  # what a poll's timeout can hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Config:
     clock_check_us: int = 0
     snapshot_bytes: int = 64 * 1024 * 1024  # journal bytes after which a snapshot is taken
     retention_us: int = 30 * 86_400 * US
-    drain_us: int = 30 * US  # how long open runs may take to end at a stop
+    drain_us: int = DRAIN_US  # how long open runs may take to end at a stop
     lease_us: int = LEASE_US  # how long a worker may be silent
 
 
@@ -77,6 +78,7 @@ def load(*layers: dict[str, Any]) -> Config:
             merged[target] = _duration(key, merged.pop(key))
     if not LEASE_MIN_US <= merged.get("lease_us", LEASE_US) <= LEASE_MAX_US:
         raise ConfigError(f"lease: 1s to 1h are allowed, not {format_duration(merged['lease_us'])}")
+    check_drain(merged.get("drain_us", DRAIN_US))
     for key, (low, high) in _LIMITS.items():
         if key in merged and (isinstance(merged[key], bool) or not isinstance(merged[key], int) or not low <= merged[key] <= high):
             raise ConfigError(f"{key}: a whole number from {low} to {high} is wanted, not {merged[key]!r}")
@@ -123,6 +125,13 @@ def _texts(key: str, value: Any, what: str) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, list | tuple) or not all(isinstance(x, str) and x for x in value):
         raise ConfigError(f"{key}: a list of {what} is wanted")
     return tuple(value)
+
+
+def check_drain(us: int) -> int:
+    """`us`, how long what runs has to end. ConfigError when that is too long."""
+    if us > DRAIN_MAX_US:
+        raise ConfigError(f"drain: up to {format_duration(DRAIN_MAX_US)} are allowed, not {format_duration(us)}")
+    return us
 
 
 def parse_size(value: Any, what: str) -> int:

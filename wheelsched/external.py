@@ -23,7 +23,7 @@ import numpy as np
 
 from . import process, protocol
 from .errors import UnavailableError
-from .model import NEVER, US, Outcome
+from .model import DRAIN_US, NEVER, Outcome, format_duration
 from .pool import Pool
 from .worker_folder import GENERATION, WorkerFolder, end_leftovers
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from .executors import Executor, Exited
 
 RECONNECT_US: Final = 200_000
-DRAIN_US: Final = 30 * US
 DISTRUST: Final = 5  # a lease is given up when a fifth of it is left
 FINISH_ROWS_MAX: Final = 2_000  # rows of one frame, each with a result
 _STOP: Final = {"n": 0, "stop": True}
@@ -148,10 +147,11 @@ class Supervisor:
 
     def __init__(
         self, path: str, modules: Sequence[str], *, queues: Sequence[str] = (), concurrency: int = 1, allowed: Allowed | None = None,
-        name: str = "", mode: str = "process", max_runs: int = 0, max_rss: int = 0,
+        name: str = "", mode: str = "process", max_runs: int = 0, max_rss: int = 0, drain_us: int = DRAIN_US,
     ) -> None:
         """`path`: the server's socket; `queues`: names, none for all. `concurrency`: runs at a time, each in an executor of its own
         in mode "process", together in one in "thread" and "async". `max_runs`, `max_rss`: as for Pool.
+        `drain_us`: how long what runs has to end after the first signal; then it is interrupted.
         """
         self.path = path
         self.queues = list(queues)
@@ -166,6 +166,7 @@ class Supervisor:
         self._last_worker = 0
         self.stopping = 0
         self.failed = False
+        self._drain_us = drain_us
         self._drain_until_us = NEVER
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.slots = [self._slot(n) for n in range(concurrency if mode == "process" else 1)]
@@ -201,7 +202,8 @@ class Supervisor:
         if not self.stopping:
             return False
         if self._drain_until_us == NEVER:
-            self._drain_until_us = _mono_us() + DRAIN_US
+            self._drain_until_us = _mono_us() + self._drain_us
+            self._say(f"draining: what runs has {format_duration(self._drain_us)} to end; a second signal stops at once")
             for slot in self.slots:
                 self._drain(slot)
         return all(s.ended and not s.open for s in self.slots) or _mono_us() >= self._drain_until_us

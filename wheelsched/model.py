@@ -68,6 +68,7 @@ RETENTION_US: Final = 30 * 86_400 * US
 TOMBSTONE_US: Final = 30 * 86_400 * US
 KEY_TTL_US: Final = 24 * 3_600 * US
 REQUEST_TTL_US: Final = 600 * US
+DRAIN_US: Final = 30 * US  # how long open runs may take to end when a server or a worker is told to stop
 LEASE_US: Final = 10 * US
 MODES: Final = ("process", "thread", "async")  # how an executor runs: one at a time, several in threads, several as coroutines
 KILL_GRACE_US: Final = 1 * US

@@ -21,7 +21,7 @@ from .connections import HALF_FRAME_US, Connection, Listener, out_of_descriptors
 from .errors import InternalError, StorageFullError, UnavailableError, WheelschedError
 from .history import NEEDED
 from .lags import Histogram
-from .model import NEVER, ROLES, US
+from .model import NEVER, ROLES, US, format_duration
 from .protocol import MUTATING, Request
 from .server_events import Readers
 from .server_forecast import Forecasts
@@ -112,7 +112,8 @@ class Server:
             self.engine.draining = True
             self.drain_until_us = self.clock.now().mono_us + self.config.drain_us
             self.again = True
-            self._log("draining: no new runs are started; a second signal stops at once")
+            left = format_duration(self.config.drain_us)
+            self._log(f"draining: no new runs are started, what runs has {left} to end; a second signal stops at once")
         # Its session ends with an executor's process, so also with its `on_stop`.
         alive = any(s.kind == "pool" and s.tasks for s in self.engine.sessions.values())
         return self.stopping > 1 or not (alive or self.outbox or self.again) or self.clock.now().mono_us >= self.drain_until_us

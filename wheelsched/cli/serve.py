@@ -20,7 +20,7 @@ _ENVIRONMENT: Final = {
     "data": str, "workers": int, "mode": str, "concurrency": int, "max_runs": int, "max_rss": str,
     "tasks": list, "allow_commands": bool, "allow_http": bool,
     "allow_env": list, "redact": list, "hold": bool, "http_allow_net": list, "http_secret_file": str, "http_ca_file": str,
-    "clock_offset": str, "clock_check": str, "lease": str,
+    "clock_offset": str, "clock_check": str, "lease": str, "drain": str,
 }
 _WORDS: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
@@ -92,10 +92,13 @@ def _granted(grants: tuple[str, ...]) -> dict[str, list[str]] | None:
 @click.option("--http-ca-file", metavar="FILE", help="Certificates that `http` trusts beside the system's.")
 @click.option("--hold", is_flag=True, default=None, help="Start with all triggering held, until `admin release`.")
 @click.option("--lease", metavar="D", help="How long a worker may be silent before its runs go to another one (10s).")
+@click.option("--drain", metavar="D", help="How long what runs has to end after the first signal to stop (30s).")
 @click.option("--clock-offset", metavar="D", help="Shift the wall clock, for tests and benchmarks.")
 @click.option("--clock-check", metavar="D", help="Look at the clock at least this often (0: trust the kernel's report of steps).")
 def serve(config_file: str | None, grant: tuple[str, ...], **flags: Any) -> None:
-    """Run the server, until a signal stops it: the first drains, the second stops at once.
+    """Run the server, until a signal stops it.
+
+    The first signal drains: what runs has 30 s (--drain) to end, then it is interrupted and tried again. The second stops at once.
 
     Exit codes: 0 stopped, 75 the data directory is locked, 78 bad configuration.
     """

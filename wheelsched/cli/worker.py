@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from ..config import CONCURRENCY_MAX, parse_size
+from ..config import CONCURRENCY_MAX, check_drain, parse_size
 from ..errors import ConfigError
-from ..model import MODES, parse_task_name
+from ..model import MODES, parse_duration, parse_task_name
 from .shell import Failed, Verb, shell
 
 EXIT_CONFIG = 78
@@ -23,14 +23,19 @@ EXIT_CONFIG = 78
               help="Runs in processes of their own, or together in one: in threads, or coroutines on one event loop.")
 @click.option("--max-runs", type=click.IntRange(0), default=0, metavar="N", help="Replace a process after so many runs.")
 @click.option("--max-rss", default="0", metavar="SIZE", help="Replace it when its memory has grown beyond this: 512m, 2g.")
+@click.option("--drain", metavar="D", default="30s", help="How long what runs has to end after the first signal to stop (30s).")
 @click.option("--allow-commands", is_flag=True, help="Serve the built-in task `command`.")
 @click.option("--allow-http", is_flag=True, help="Serve the built-in task `http`.")
 @click.option("--allow-env", multiple=True, metavar="NAME", help="A variable that commands get of this environment; PG* too; repeat it.")
 @click.option("--http-allow-net", multiple=True, metavar="NET", help="A network, not public, that `http` may reach: 10.0.0.0/8; repeat it.")
 @click.option("--http-secret-file", metavar="FILE", default="", help="Keys that `http` signs with: whsec_... one a line, newest first.")
 @click.option("--http-ca-file", metavar="FILE", default="", help="Certificates that `http` trusts beside the system's.")
-def worker(tasks: tuple[str, ...], queues: str, concurrency: int, mode: str, max_runs: int, max_rss: str, **allow: Any) -> None:
-    """Run tasks for a server, until a signal: the first drains, the second stops at once.
+def worker(
+    tasks: tuple[str, ...], queues: str, concurrency: int, mode: str, max_runs: int, max_rss: str, drain: str, **allow: Any
+) -> None:
+    """Run tasks for a server, until a signal stops it.
+
+    The first signal drains: what runs has 30 s (--drain) to end, then it is interrupted and tried again. The second stops at once.
 
     Goes on when the server restarts. Exit codes: 0 stopped, 5 no server, 78 the tasks can't be imported.
     """
@@ -47,10 +52,12 @@ def worker(tasks: tuple[str, ...], queues: str, concurrency: int, mode: str, max
     try:
         allowed.check()
         rss = parse_size(max_rss, "max_rss")
+        drain_us = check_drain(parse_duration(drain, "--drain"))
     except ConfigError as e:
         raise Failed(e.message, EXIT_CONFIG) from e
     supervisor = Supervisor(
         sh.client.path, tasks, queues=names, concurrency=concurrency, mode=mode, allowed=allowed, max_runs=max_runs, max_rss=rss,
+        drain_us=drain_us,
     )
     if supervisor.run():
         raise Failed("the worker could not go on: see above", EXIT_CONFIG)
