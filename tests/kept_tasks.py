@@ -71,11 +71,15 @@ def kill_server(path, what):
 
 @task("k.mixed_batch", batch=True)
 def mixed_batch(runs):
-    """One of them may end the process, or never end."""
+    """One of them may end the process, or never end, or end when it is told to."""
     for run in runs:
         note(*run.args)
     if any(run.args[1] == "poison" for run in runs):
         os.kill(os.getpid(), signal.SIGKILL)
     if any(run.args[1] == "stuck" for run in runs):
         time.sleep(60)
+    if any(run.args[1] == "late" for run in runs):
+        while not runs[0].cancelled:
+            time.sleep(0.01)
+        raise TimeoutError("told to end")
     return [run.args[1] for run in runs]

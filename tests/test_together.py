@@ -97,7 +97,7 @@ def test_events_tell_of_a_failure(b):
     assert "run.snoozed" not in kinds
 
 
-@pytest.mark.parametrize("bad", ["poison", "stuck"])
+@pytest.mark.parametrize("bad", ["poison", "stuck", "late"])
 @pytest.mark.parametrize("mode", ["process", "thread", "external"])
 def test_one_run_takes_no_other_along(serving, external, short_tmp, mode, bad):
     """On a real server: all in one call, one attempt each; only the one that is at fault dies."""
@@ -110,7 +110,7 @@ def test_one_run_takes_no_other_along(serving, external, short_tmp, mode, bad):
     ws.queue_pause("default")
     what = [f"run {i}" for i in range(12)]
     what.insert(5, bad)
-    calls = [Enqueue(Call("k.mixed_batch", notes, text), retry=Retry(1), timeout="1s" if bad == "stuck" else "60s") for text in what]
+    calls = [Enqueue(Call("k.mixed_batch", notes, text), retry=Retry(1), timeout="60s" if bad == "poison" else "1s") for text in what]
     ids = ws.enqueue_many(calls).ids
     ws.queue_resume("default")
     wait_for(lambda: all(ws.run(i).state in ("succeeded", "dead") for i in ids), 60)
@@ -120,7 +120,7 @@ def test_one_run_takes_no_other_along(serving, external, short_tmp, mode, bad):
     times = Counter(Path(notes).read_text().splitlines())
     assert times[bad] == 2, "once with others, once alone"
     assert max(times.values()) == 2
-    assert [a.outcome for a in ended[bad].attempts] == [["lost", "timed_out"][bad == "stuck"]] * 2
+    assert [a.outcome for a in ended[bad].attempts] == ["lost" if bad == "poison" else "timed_out"] * 2
 
 
 def test_a_killed_server_spends_no_attempt_of_a_batch(serving, short_tmp):

@@ -373,6 +373,8 @@ class Runner:
             late = work.outcome[row] == Outcome.FAILED and took_ns >= timeout_us * 1_000
             if late or self.told_to_end(work.tokens[row]):
                 cut_short |= self._end_as_told(work, row, Outcome.TIMED_OUT if late else self.words[process.W_WHY])
+                if work.outcome[row] == Outcome.TIMED_OUT and end - start > 1:
+                    work.results[row]["together"] = True  # nobody knows whose time it was
         if cut_short and self.words is self.file.words:  # one run at a time, so what is younger was started by this one
             process.kill_younger(self.file.mark, work.begun_ns[start], os.getpgrp())
 

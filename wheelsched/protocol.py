@@ -197,7 +197,7 @@ Workers:
                In a result, beside what a run shows of it: bases, after a failure (texts: names of the type's base classes, nearest
                first, at most 10; for the rules of `retry`); retry_us, after a failure (the next attempt comes so much later, or up to a
                tenth more, and not after the backoff); snooze_us, of outcome 8 (so long the run waits; 100 ms at least); both at most
-               366 days; together (true: of outcome 3, 4 or 5, user code that was called for several runs at once did not end; nobody
+               366 days; together (true: of outcome 3, 4 or 5, when user code was called for several runs at once: nobody
                knows whose fault it was, so no attempt is spent, unless the run's last attempt ended with 3, 4 or 5 too)
     heartbeat  id, token (i64), started (u8: user code was entered), progress (sparse texts of at most 1,000 characters), checkpoint
                (sparse bins of at most 16 KiB, each a MessagePack value), output (sparse maps of stdout and stderr, each [at, bin of at
