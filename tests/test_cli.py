@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from datetime import UTC, datetime
+from fractions import Fraction
 
 import click
 import pytest
@@ -20,7 +21,8 @@ from wheelsched.cli.root import VERBS, cli
 from wheelsched.cli.shell import Verb, exit_code
 from wheelsched.definition import check_given, given_from_api, resolve
 from wheelsched.model import Call
-from wheelsched.protocol import encode_payload
+from wheelsched.payloads import Ext, Exts
+from wheelsched.protocol import encode_payload, encode_value
 from wheelsched.schedule import At, Cron, Every, Manual
 from wheelsched.views import JobInfo, RunInfo
 
@@ -325,7 +327,7 @@ def test_enqueue_and_wait(server):
     done = server("enqueue", "t", "--wait")
     assert done.exit_code == 7
     assert "ValueError: no" in done.stderr
-    server.answers["wait"] = wire_run("running")
+    server.answers |= {"wait": wire_run("running"), "run": wire_run("running")}
     assert server("enqueue", "t", "--wait", "--wait-timeout", "50ms").exit_code == 8
 
 
@@ -349,6 +351,17 @@ def test_run_wait_get_cancel(server):
     assert told == {"reason": "queue q is paused", "rank": 3, "expected_at": "2026-11-29T13:00:00.000000Z"}
     assert "cancelled" in server("run", "cancel", RUN_ID).stdout
     assert server("run", "get", "nonsense").exit_code == 2
+    done = server("run", "wait", RUN_ID, "--timeout", "0s")
+    assert (done.exit_code, done.stderr.rstrip().partition(" after ")[2]) == (8, "0 s: queue q is paused")
+
+
+def test_a_value_of_a_type_of_the_users_own_is_shown_as_it_is_on_the_wire(server):
+    data = encode_value([Fraction(1, 3)], "x", Exts([Ext(7, Fraction, str, Fraction)]))
+    server.answers |= dict.fromkeys(("run", "wait", "enqueue", "trigger"), wire_run(result={"value": data})) | {"get": wire_job()}
+    for verb in (("run", "get", RUN_ID), ("run", "wait", RUN_ID), ("enqueue", "t", "--wait"), ("job", "trigger", "a", "--wait")):
+        done = server(*verb)
+        assert (done.exit_code, '[{"ext": 7, "value": "1/3"}]' in done.stdout) == (0, True), done.output
+        assert json.loads(server(*verb, "-o", "json").stdout)["output"] == [{"ext": 7, "value": "1/3"}]
 
 
 def test_run_list(server):

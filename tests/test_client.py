@@ -442,6 +442,23 @@ def test_result_in_time_or_not(make, path):
         ws.run(RUN_ID).result(timeout="50ms")
 
 
+def test_a_wait_that_gives_up_says_what_is_waited_for(make, path):
+    queued = run_raw("queued", waiting={"reason": "no worker serves task t", "rank": 1, "expected_us": None})
+    seen = []
+    with (
+        FakeServer(path, answering(itertools.chain([run_raw("queued")] * 2, itertools.repeat(queued)), seen)),
+        make(path) as ws,
+        pytest.raises(RunTimeout, match=r"is queued after 0.05 s: no worker serves task t$") as caught,
+    ):
+        ws.run(RUN_ID).result(timeout="50ms")
+    assert caught.value.detail["waiting"] == "no worker serves task t"
+
+
+def test_a_run_that_ends_at_the_last_moment_has_ended(make, path):
+    with FakeServer(path, answering([run_raw("queued"), run_raw("succeeded", result=value(5))], [])), make(path) as ws:
+        assert ws.run(RUN_ID).result(timeout=0) == 5
+
+
 def test_a_run_that_moved_to_history_is_looked_up(make, path):
     seen = []
     stub, final = {"id": RUN_ID}, run_raw("succeeded", result=value(5))

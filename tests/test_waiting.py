@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 import pytest
 from engine_bench import CALL, FAILED, NOT_STARTED, OK, Bench
 
-from wheelsched import Call, Every, Overlap, Retry
+from wheelsched import Call, Every, Overlap, Retry, RunTimeout
 from wheelsched.errors import DeadlineExceededError
 from wheelsched.model import NEVER, US
+from wheelsched.testing import Simulator
 
 
 @pytest.fixture
@@ -214,3 +215,14 @@ def test_scale_02_runs_that_are_due_at_once_wait_in_line_and_none_is_skipped(b):
         b.lease(wait_us=NEVER)
     assert {r.state for r in b.runs("j*")} == {"succeeded"}
     assert b.runs("j*", "skipped") == []
+
+
+def test_a_result_that_does_not_come_says_why():
+    with Simulator("2026-03-02T00:00:00Z", tasks={"t": lambda: None}) as sim:
+        run = sim.client.enqueue(Call("nosuch"))
+        with pytest.raises(RunTimeout, match=r"is queued and nothing more happens in time: no worker serves task nosuch$") as caught:
+            run.result()
+        assert caught.value.detail["waiting"] == "no worker serves task nosuch"
+        later = sim.client.enqueue(Call("t"), delay="1h")
+        with pytest.raises(RunTimeout, match=r"is scheduled and nothing more happens in time: its time has not come$"):
+            later.result("1s")

@@ -76,7 +76,10 @@ class AsyncRun(RunInfo):
         while not self.final:
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
-                raise unfinished(self, seconds or 0.0)
+                await self.refresh()  # for what it waits
+                if self.final:
+                    break
+                raise unfinished(self, f"after {seconds:g} s")
             wait_s = WAIT_S_MAX if left is None else min(left, WAIT_S_MAX)
             self._become(await self._client.wait_run(self.id, wait_s))
         return outcome(self)

@@ -101,7 +101,8 @@ class Run(RunInfo):
     def result(self, timeout: Any = None) -> Any:
         """Wait for its end and give the return value. `timeout`: a duration; None waits as long as it takes.
 
-        RunFailed when it ended otherwise (`detail` has `state`, `error`, `reason`), RunTimeout when it is not final in time.
+        RunFailed when it ended otherwise (`detail` has `state`, `error`, `reason`), RunTimeout when it is not final in time (`detail` has
+        `state`, `reason`, `waiting`: what it waits for, if it does).
         """
         seconds = call_seconds(timeout, None)
         end = None if seconds is None else time.monotonic() + seconds
@@ -110,7 +111,10 @@ class Run(RunInfo):
         while not self.final:
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
-                raise unfinished(self, seconds or 0.0)
+                self.refresh()  # for what it waits
+                if self.final:
+                    break
+                raise unfinished(self, f"after {seconds:g} s")
             wait_s = WAIT_S_MAX if left is None else min(left, WAIT_S_MAX)
             self._become(self._client.wait_run(self.id, wait_s))
         return outcome(self)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from . import history, protocol, sessions
 from .client import BaseClient, Run
 from .engine import Engine
-from .errors import DeadlineExceededError, InternalError, InvalidArgumentError, RunTimeout
+from .errors import DeadlineExceededError, InternalError, InvalidArgumentError
 from .hooks import load_hooks
 from .inline import WORKER, Inline
 from .memory_journal import Batch, MemoryJournal
@@ -30,7 +30,7 @@ from .tasks import ATTRIBUTE, Task, load_exts, load_tasks
 from .testing_reads import LOOKED_UP, look_up
 from .turn import ClockBack, Effects, Incoming, Now, WorkerGone
 from .tzif import Zones
-from .verbs import WAIT_S_MAX, Verbs, call_seconds, outcome
+from .verbs import WAIT_S_MAX, Verbs, call_seconds, outcome, unfinished
 from .zonedata import VERSION as ZONE_VERSION
 from .zonedata import load_zone
 
@@ -69,7 +69,7 @@ class SimRun(Run):
         self.refresh()
         while not self.final:
             if not sim.next_event(end):
-                raise RunTimeout(f"run {self.id} of {self.job} is {self.state} and nothing more happens in time", state=self.state)
+                raise unfinished(self, "and nothing more happens in time")
             self.refresh()
         return outcome(self)
 

@@ -308,10 +308,11 @@ def outcome(run: RunInfo) -> Any:
     raise RunFailed(f"run {run.id} of {run.job} is {run.state}{after}{why}", **detail)
 
 
-def unfinished(run: RunInfo, seconds: float) -> RunTimeout:
-    """The error for a run that is not final in time, with what it waits for."""
-    again = ""
+def unfinished(run: RunInfo, when: str) -> RunTimeout:
+    """The error for a run that is not final `when` ("after 2 s"), with what it waits for, as far as the run tells."""
+    waits = run.waiting.reason if run.waiting is not None else None
+    why = f": {waits}" if waits else ""
     if run.state == "retry_wait" and run.next_at is not None:
-        why = f": {run.reason}" if run.reason else f": {run.error}" if run.error is not None else ""
-        again = f"; it is tried again at {rfc3339(run.next_at)}{why}"
-    return RunTimeout(f"run {run.id} of {run.job} is {run.state} after {seconds:g} s{again}", state=run.state, reason=run.reason)
+        last = f": {run.reason}" if run.reason else f": {run.error}" if run.error is not None else ""
+        why = f"; it is tried again at {rfc3339(run.next_at)}{last}"
+    return RunTimeout(f"run {run.id} of {run.job} is {run.state} {when}{why}", state=run.state, reason=run.reason, waiting=waits)

@@ -139,6 +139,12 @@ class _HasResult(_Raw):
         return None if data is None else _value(data, self._exts.decode)
 
     @property
+    def plain_output(self) -> Any:
+        """The return value as JSON has it: of a type of the user's, {"ext": its code, "value": ...}, which needs no Ext."""
+        data = self._result.get("value")
+        return None if data is None else plain(_value(data, RAW))
+
+    @property
     def cpu(self) -> float | None:
         """CPU seconds, user and system, of user code and of the children that it waited for; runs of a batch handler share its time.
         None where it was not measured: below 1 ms, in an executor with several runs at a time, of an attempt that was killed.
@@ -183,7 +189,7 @@ class _HasResult(_Raw):
     def _result_dict(self) -> dict[str, Any]:
         error = self.error
         return {
-            "output": None if (data := self._result.get("value")) is None else plain(_value(data, RAW)),
+            "output": self.plain_output,
             "stdout": self.stdout.decode("utf-8", "replace"),
             "stderr": self.stderr.decode("utf-8", "replace"),
             "stdout_cut": self.stdout_cut,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ..errors import NotFoundError, RunFailed
+from ..errors import NotFoundError, PayloadError, RunFailed
 from ..tape import STREAMS
-from ..views import plain
 from .output import cut, pairs, show_many, show_one, size, to_json
 from .shell import Failed, Shell, Verbs, clean, exit_code, say, shell
 from .times import Times, relative, schedule_zone, span
@@ -38,7 +38,8 @@ def finish_wait(run: Run, timeout: str | None) -> None:
     """Wait for a run's end and show it. RunTimeout; a run that did not succeed ends the verb with 7."""
     sh = shell()
     try:
-        run.result(timeout)
+        with suppress(PayloadError):  # a type of the user's, which is shown as it is on the wire
+            run.result(timeout)
     except RunFailed as e:
         show_one(sh, run.to_dict(), lambda: _outcome(run))
         raise Failed(e.message, exit_code(e)) from e
@@ -49,9 +50,10 @@ def _outcome(run: Run) -> Iterator[str]:
     """What a run gave, for people: its value, or its output."""
     if run.stdout:
         yield run.stdout.decode("utf-8", "replace").rstrip("\n")
-    if run.output is not None:
-        yield json.dumps(plain(run.output), ensure_ascii=False)
-    if run.state == "succeeded" and not run.stdout and run.output is None:
+    value = _value(run)
+    if value:
+        yield value
+    if run.state == "succeeded" and not run.stdout and not value:
         say(f"run {run.id} of {run.job} succeeded")
 
 
@@ -177,7 +179,8 @@ def _waits(r: Run, times: Times, tz: str) -> Iterator[tuple[str, str]]:
 
 
 def _value(r: Run) -> str:
-    return "" if r.output is None else json.dumps(plain(r.output), ensure_ascii=False)
+    value = r.plain_output
+    return "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def _attempt(a: Attempt, times: Times, tz: str) -> list[str]:
