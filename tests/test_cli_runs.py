@@ -1,0 +1,82 @@
+"""The command line about runs: enqueue, run get, wait, cancel, list."""
+
+from __future__ import annotations
+
+import json
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from fake_server import FakeServer
+from test_cli import NOON_US, RUN_ID, Scripted, page, wire_job, wire_run
+
+from wheelsched import errors
+from wheelsched.payloads import Ext, Exts
+from wheelsched.protocol import encode_value
+
+
+@pytest.fixture
+def server(short_tmp):
+    scripted = Scripted(short_tmp)
+    with FakeServer(scripted.path, scripted.handle):
+        yield scripted
+
+
+def test_enqueue_and_wait(server):
+    value = b"\x93\x01\x02\x03"
+    server.answers |= {"enqueue": wire_run("queued"), "wait": wire_run(result={"value": value})}
+    assert server("enqueue", "t", "--wait").stdout == "[1, 2, 3]\n"
+    assert json.loads(server("enqueue", "t", "--wait", "-o", "json").stdout)["output"] == [1, 2, 3]
+    server.answers["wait"] = wire_run("dead", result={"type": "ValueError", "message": "no", "traceback": ""})
+    done = server("enqueue", "t", "--wait")
+    assert done.exit_code == 7
+    assert "ValueError: no" in done.stderr
+    server.answers |= {"wait": wire_run("running"), "run": wire_run("running")}
+    assert server("enqueue", "t", "--wait", "--wait-timeout", "50ms").exit_code == 8
+
+
+def test_run_wait_get_cancel(server):
+    error = {"type": "ValueError", "message": "no", "traceback": "Traceback\n  line", "stdout": b"hello\x1b[31m\x07\n", "stdout_cut": 5}
+    attempt = {"attempt": 1, "token": 7, "worker": "w1", "started_us": NOON_US, "ended_us": NOON_US + 5_000}
+    attempt |= {"outcome": "failed", "result": error}
+    server.answers |= {"run": wire_run("dead", result=error, attempts=[attempt]), "cancel": wire_run("cancelled"), "get": wire_job()}
+    assert server("run", "wait", RUN_ID).exit_code == 7
+    text = server("run", "get", RUN_ID).stdout
+    for part in ("failed on w1, token 7, took 5 ms", "Traceback", "(5 bytes left out)", "2026-11-29 13:00:00 +01:00"):
+        assert part in text
+    assert not set(text) & {"\x1b", "\x07"}
+    assert json.loads(server("run", "get", RUN_ID, "-o", "json").stdout)["attempts"][0]["outcome"] == "failed"
+    waiting = {"reason": "queue q is paused", "rank": 3, "expected_us": 1_795_957_200_000_000}
+    server.answers["run"] = wire_run("queued", waiting=waiting)
+    text = server("run", "get", RUN_ID).stdout
+    for part in ("queue q is paused", "place in its queue  3", "expected to start", "2026-11-29 14:00:00 +01:00"):
+        assert part in text
+    told = json.loads(server("run", "get", RUN_ID, "-o", "json").stdout)["waiting"]
+    assert told == {"reason": "queue q is paused", "rank": 3, "expected_at": "2026-11-29T13:00:00.000000Z"}
+    assert "cancelled" in server("run", "cancel", RUN_ID).stdout
+    assert server("run", "get", "nonsense").exit_code == 2
+    done = server("run", "wait", RUN_ID, "--timeout", "0s")
+    assert (done.exit_code, done.stderr.rstrip().partition(" after ")[2]) == (8, "0 s: queue q is paused")
+
+
+def test_a_value_of_a_type_of_the_users_own_is_shown_as_it_is_on_the_wire(server):
+    data = encode_value([Fraction(1, 3)], "x", Exts([Ext(7, Fraction, str, Fraction)]))
+    server.answers |= dict.fromkeys(("run", "wait", "enqueue", "trigger"), wire_run(result={"value": data})) | {"get": wire_job()}
+    for verb in (("run", "get", RUN_ID), ("run", "wait", RUN_ID), ("enqueue", "t", "--wait"), ("job", "trigger", "a", "--wait")):
+        done = server(*verb)
+        assert (done.exit_code, '[{"ext": 7, "value": "1/3"}]' in done.stdout) == (0, True), done.output
+        assert json.loads(server(*verb, "-o", "json").stdout)["output"] == [{"ext": 7, "value": "1/3"}]
+
+
+def test_run_list(server):
+    skipped = wire_run("skipped", reason="overlap", count=3, started_us=None)
+    server.answers |= {"runs": page(wire_run(), skipped), "get": errors.NotFoundError("gone")}
+    done = server("run", "list", "a", "--state", "dead", "--since", "2026-01-01T00:00:00Z", "--limit", "2")
+    assert "overlap (3 occurrences)" in done.stdout
+    assert "1 ms" in done.stdout
+    args = server.args("runs")
+    assert (args["job"], args["state"], args["since_us"], args["limit"]) == ("default/a", "dead", 1_767_225_600_000_000, 2)
+    assert len([v for v, _ in server.asked if v == "get"]) == 1, "the zone of a job is asked for once"
