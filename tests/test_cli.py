@@ -133,7 +133,7 @@ def test_usage_errors_are_2():
                  ["job", "put", "a", "t", "--every", "1s", "--tz", "UTC"], ["enqueue", "t", "--in", "1s", "--at", "2026-01-01T00:00:00Z"],
                  ["job", "put", "a", "t", "--every", "1s", "--args", "{}"], ["job", "put", "a", "t", "--every", "1s", "--kwargs", "[1"],
                  ["job", "put", "a", "t", "--every", "1s", "--args", "[NaN]"], ["job", "put", "a", "t", "x", "--manual"],
-                 ["job", "put", "a", "t", "--every", "1s", "--overlap", "allow:x"], ["admin", "export"]):
+                 ["job", "put", "a", "t", "--every", "1s", "--overlap", "allow:x"]):
         done = invoke("--socket", "/nowhere/s", *args)
         assert done.exit_code == 2, (args, done.output)
         assert not done.stdout or "Usage" in done.stdout, args

@@ -360,7 +360,7 @@ def test_tls_is_verified_by_name(tmp_path, monkeypatch):
 
 def test_without_urllib3_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "urllib3", None)
-    with pytest.raises(HttpRefused, match=r"pip install 'wheelsched\[http\]'"):
+    with pytest.raises(HttpRefused, match=r"pip install urllib3"):
         http(LOCAL, "GET", "http://127.0.0.1/")
 
 

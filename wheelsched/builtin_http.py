@@ -45,7 +45,7 @@ _OURS: Final = frozenset({
 _PRIVATE: Final = ("authorization", "cookie", "proxy-authorization")  # not for another origin
 _METHOD: Final = re.compile(r"[A-Za-z]{1,20}", re.ASCII)
 _PORTS: Final = {"http": 80, "https": 443}
-_INSTALL: Final = "http: the package urllib3 is missing where this worker runs: pip install 'wheelsched[http]'"
+_INSTALL: Final = "http: the package urllib3 is missing where this worker runs: pip install urllib3"
 
 
 class HttpFailed(Exception):  # noqa: N818 - a name that reads well in a run's error

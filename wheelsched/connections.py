@@ -201,7 +201,7 @@ def _prepare(path: str) -> None:
             return
         except OSError as e:
             raise ConfigError(f"socket {path}: {e}") from e
-    raise LockedError(f"socket {path}: another server listens there")
+    raise LockedError(f"socket {path}: another server listens there; give this one a socket of its own with --socket")
 
 
 def _give_to_group(path: str, group: str) -> None:

@@ -201,6 +201,7 @@ class Reason(IntEnum):
 
 
 HOOKS: Final = ("on_success", "on_failure", "on_dead")  # names of jobs to trigger when a run ends
+BUILTIN_FLAGS: Final = {"command": "--allow-commands", "http": "--allow-http"}  # built-in tasks, and what lets a worker serve them
 ROLES: Final = ("command", "http", "admin", "worker")
 OPEN_ROLES: Final = ("admin", "worker")  # everybody's, until the operator names somebody
 OVERLAPS: Final = ("skip", "allow", "buffer_one", "buffer_latest", "buffer_all", "cancel_other", "kill_other")
@@ -308,6 +309,12 @@ def parse_task_name(name: Any, what: str = "task") -> str:
     return name
 
 
+def unserved(task: str) -> str:
+    """Why runs of a task wait that no worker serves, for the operator."""
+    flag = BUILTIN_FLAGS.get(task)
+    return f"no worker serves task {task}" + ("" if flag is None else f": none runs with {flag}; start the server with it")
+
+
 def display_name(full: str) -> str:
     """The name as users gave it: the namespace `default` is left out, where that can be read back."""
     short = full.removeprefix("default/")
@@ -376,7 +383,7 @@ def Http(  # noqa: N802 - reads as a noun at the place of use
     method: str, url: str, *, json: Any = None, body: bytes | str | None = None, headers: dict[str, str] | None = None, timeout: Any = None,
     expect: list[int] | tuple[int, ...] | None = None, redirects: int = 0, sign: bool | None = None, max_body: int | None = None,
 ) -> Call:
-    """The built-in task `http`: one request. Off until the operator allows it; it needs `pip install 'wheelsched[http]'`.
+    """The built-in task `http`: one request. Off until the operator allows it; it needs the package urllib3 where workers run.
 
     Any of the statuses in `expect` (2xx) is a success; 408, 425, 429, 5xx and what fails on the way are retried, after the time that
     Retry-After asks for; nothing else is. `timeout`: a duration, no longer than the run's. `redirects`: how many are followed, 10 at

@@ -72,8 +72,9 @@ answered as the first was and does nothing.
     redrive    rid, ids or a filter of `dead` (not all of it nil), rate (text as of a queue: the first is queued now, further ones wait for
                their turns in retry_wait), limit (the oldest so many), dry_run (bool) -> count
     discard    rid, ids or a filter, limit, dry_run -> count
-    stats      -> counters, lags, workers, queues, tasks nobody serves, held (bool), hold_note, paused_queues [names],
-               held_back [{task, queue, runs, reason}]: what waits for a limit or a paused queue, not for a worker
+    stats      -> counters, lags, workers, queues, unserved_tasks {task: runs}, builtin_tasks [those that are served], held (bool),
+               hold_note, paused_queues [names], held_back [{task, queue, runs, reason}]: what waits for a limit or a paused queue, not
+               for a worker
 
     queue_set     rid, name, settings {concurrency, key_concurrency, burst (whole numbers), rate, key_rate (texts: "100/s", "5/m",
                   "10/30s"), weights {namespace: 1…1000}}: those alone that change; nil takes one away -> a queue

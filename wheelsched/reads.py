@@ -11,7 +11,7 @@ import numpy as np
 from .attempts import unpack_past
 from .definition import SERVER_KEYS
 from .errors import InvalidArgumentError
-from .model import NEVER, Disposition, JobState, Outcome, Reason, RunFlag, RunState, Trigger, display_name
+from .model import BUILTIN_FLAGS, NEVER, Disposition, JobState, Outcome, Reason, RunFlag, RunState, Trigger, display_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -241,7 +241,8 @@ def counts(engine: Engine) -> dict[str, Any]:
     return {
         "jobs": len(state.jobs), "runs": len(state.runs), "queued": sum(q["queued"] for q in queues.values()),
         "leased": sum(state.runs.list_len(w.list_id) for w in state.workers.values()), "dead_letters": state.runs.list_len(DEAD_LIST),
-        "queues": queues, "unserved_tasks": unserved, "held_back": engine.limits.held_back(engine.now.mono_us),
+        "queues": queues, "unserved_tasks": unserved, "builtin_tasks": sorted(BUILTIN_FLAGS.keys() & served),
+        "held_back": engine.limits.held_back(engine.now.mono_us),
         "paused_queues": sorted(name for name, settings in state.queues.items() if settings.get("paused")),
         "generation": state.meta.generation, "seq": state.meta.seq,
         "folded": state.meta.folded,

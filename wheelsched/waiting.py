@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from .model import RunState
+from .model import RunState, unserved
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -73,7 +73,7 @@ def _queued(engine: Engine, row: int, fields: Any) -> tuple[str, int | None, int
     if held and state.queues.get(line.queue, {}).get("paused"):
         return held, rank, None
     if not serving:
-        return f"no worker serves task {line.task}", rank, None
+        return unserved(line.task), rank, None
     expected = _expected(engine, line, ahead, serving, (key_leased, job_leased)) if found else None
     if held:
         return held, rank, expected

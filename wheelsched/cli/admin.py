@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -9,6 +10,7 @@ import click
 from ..errors import LockedError, NotFoundError, WheelschedError
 from .history_rows import history_rows
 from .output import number, pairs, show_one, table, to_json
+from .serve import default_data_path
 from .shell import Failed, Verbs, say, shell
 from .times import Times
 
@@ -19,9 +21,9 @@ def admin() -> None:
 
 
 @admin.command()
-@click.argument("directory", metavar="DIR")
-def verify(directory: str) -> None:
-    """Check every page and record of a data directory that no server holds.
+@click.argument("directory", metavar="[DIR]", required=False)
+def verify(directory: str | None) -> None:
+    """Check every page and record of a data directory that no server holds: by default $WHEELSCHED_DATA, or ~/.wheelsched/data.
 
     Then the state is built twice, with the snapshot and from the records alone where they are all there, its
     invariants are checked and both must agree. Exit 1 with what was found.
@@ -29,11 +31,14 @@ def verify(directory: str) -> None:
     from .verify import verify_directory  # noqa: PLC0415 - loads the engine and the store
 
     sh = shell()
+    directory = directory or os.environ.get("WHEELSCHED_DATA") or default_data_path()
     report: dict[str, Any]
     try:
         report = verify_directory(directory)
-    except (LockedError, NotFoundError):
+    except NotFoundError:
         raise
+    except LockedError as e:
+        raise LockedError(f"{e.message}: stop it first", path=directory) from e
     except WheelschedError as e:
         report = {"directory": directory, "ok": False, "findings": [e.message]}
     told = {name: "none" if value is None else str(value) for name, value in report.items() if name not in ("findings", "ok")}
@@ -44,12 +49,10 @@ def verify(directory: str) -> None:
 
 
 @admin.command()
-@click.option("--history", is_flag=True, help="Runs, jobs and dead letters.")
+@click.option("--history", is_flag=True, help="Runs, jobs and dead letters: all that there is to export, so it may be left out.")
 @click.option("--output-file", "-f", "target", type=click.File("w", encoding="utf-8", lazy=False), default="-", help="Instead of stdout.")
-def export(history: bool, target: Any) -> None:
+def export(history: bool, target: Any) -> None:  # noqa: ARG001 - the only choice so far
     """Write the server's runs, jobs and dead letters as JSON Lines."""
-    if not history:
-        raise click.UsageError("say what to export: --history")
     rows = 0
     for row in history_rows(shell().client):
         target.write(to_json(row) + "\n")

@@ -15,6 +15,7 @@ from ..staging import schedule_words
 from .calendar import calendar_lines
 from .jobs_file import read_jobs_file, shown_path
 from .output import cut, show_one
+from .policies import warn_unserved
 from .shell import Failed, Verb, say, shell
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ def apply_command(file: Path, prune: str | None, dry_run: bool) -> None:
             raise
         raise Failed(_listed([_server_fault(file, found, row, text) for row, text in rows]), EXIT_INVALID) from e
     show_one(sh, done.to_dict(), lambda: _plan(found, done, before))
+    if done:
+        warn_unserved(*(job.call.task for job in found.jobs))
     for remark in _other_zones(found):
         say(remark)
     if sh.table:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from .output import show_one
-from .policies import call, payload_flags, policies, policy_flags
+from .policies import call, enqueue_flags, payload_flags, policies, warn_unserved
 from .run import finish_wait, wait_flags
 from .shell import Verb, say, shell
 
@@ -21,7 +21,7 @@ from .shell import Verb, say, shell
 @click.option("--unique", "unique", is_flag=True, help="While an open run has the same task and arguments, give that one, make none.")
 @click.option("--namespace", default="default", metavar="NS", show_default=True)
 @payload_flags
-@policy_flags
+@enqueue_flags
 @wait_flags
 def enqueue(task: str, argv: tuple[str, ...], **flags: Any) -> None:
     """Run a task once: now, after a delay or at an instant."""
@@ -33,6 +33,7 @@ def enqueue(task: str, argv: tuple[str, ...], **flags: Any) -> None:
         work, delay=flags["delay"], at=flags["at"], key=flags["key"], unique=flags["unique"], namespace=flags["namespace"],
         **policies(flags),
     )
+    warn_unserved(task)
     if flags["wait"]:
         finish_wait(run, flags["wait_timeout"])
     else:

@@ -38,7 +38,7 @@ def _plot_file(ctx: click.Context, param: click.Parameter, value: str | None) ->
     if Path(value).suffix.lower() not in (".png", ".svg"):
         raise click.BadParameter("a name that ends with .png or .svg is wanted", ctx, param)
     if find_spec("matplotlib") is None:
-        raise Failed("--plot draws with matplotlib, which is not installed: pip install 'wheelsched[plot]'", EXIT_FAILED)
+        raise Failed("--plot draws with matplotlib, which is not installed: pip install matplotlib", EXIT_FAILED)
     return value
 
 

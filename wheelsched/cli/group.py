@@ -9,7 +9,7 @@ import click
 
 from ..model import Call
 from .output import show_one
-from .policies import call, payload_flags, policies, policy_flags
+from .policies import call, enqueue_flags, payload_flags, policies, warn_unserved
 from .run import finish_wait, wait_flags
 from .shell import Verb, say, shell
 
@@ -27,7 +27,7 @@ _KEYS = {"task": str, "args": list, "kwargs": dict}
 @click.option("--key", metavar="K", help="Idempotency key: the same key again gives the same group.")
 @click.option("--namespace", default="default", metavar="NS", show_default=True)
 @payload_flags
-@policy_flags
+@enqueue_flags
 @wait_flags
 def group(calls: Iterable[str], then: str, **flags: Any) -> None:
     """Run a task for each line of CALLS (a file, - for stdin), then the task THEN, once, when all of them have ended.
@@ -36,9 +36,11 @@ def group(calls: Iterable[str], then: str, **flags: Any) -> None:
     commit, or none. --wait waits for THEN.
     """
     sh = shell()
+    members = list(_calls(calls))
     made = sh.client.group(
-        list(_calls(calls)), then=call(then, flags), when=flags["when"], key=flags["key"], namespace=flags["namespace"], **policies(flags)
+        members, then=call(then, flags), when=flags["when"], key=flags["key"], namespace=flags["namespace"], **policies(flags)
     )
+    warn_unserved(then, *(member.task for member in members))
     if flags["wait"]:
         finish_wait(made.run, flags["wait_timeout"])
     else:

@@ -135,7 +135,7 @@ def _beside(file: Path, name: str) -> tuple[str, str] | None:
 @click.option("--tz", default="UTC", show_default=True, metavar="Z", help="Zone of schedules without timeZone: the controller's.")
 @_flags
 def import_kubernetes(files: tuple[Path, ...], prefix: str | None, tz: str, **flags: Any) -> None:
-    """Make a job of each CronJob in YAML manifests; needs PyYAML, pip install 'wheelsched[yaml]'.
+    """Make a job of each CronJob in YAML manifests; needs PyYAML, pip install PyYAML.
 
     The container's command runs beside the worker, without its image. The jobs behave as under the CronJob controller:
     concurrencyPolicy as overlap, startingDeadlineSeconds as the catch-up window, backoffLimit as attempts.

@@ -14,7 +14,7 @@ from .apply import apply_command
 from .imports import import_group
 from .job_time import VERBS as TIME_VERBS
 from .output import cut, pairs, show_many, show_one
-from .policies import call, payload_flags, policies, policy_flags, schedule, schedule_flags
+from .policies import call, payload_flags, policies, policy_flags, schedule, schedule_flags, warn_unserved
 from .run import finish_wait, wait_flags
 from .shell import Verbs, say, shell
 from .times import DST_LEGEND, Times, instant_text, micros, relative, schedule_zone, span
@@ -61,6 +61,7 @@ def put(name: str, task: str, argv: tuple[str, ...], paused: bool, note: str, ve
     tz = zone_of(found)
     due = "" if found.next_at is None else f"; next {times.show(found.next_at, tz)}, {relative(found.next_at, sh.now)}"
     show_one(sh, found.to_dict(), lambda: [f"{found.name}: {found.result or 'put'}, {found.state}{due}"])
+    warn_unserved(task)
     if found.state == "finished" and found.result != "unchanged":
         say(f"{found.name} has no time left to run at: what its schedule has is past, outside of start and end, or was decided before")
 

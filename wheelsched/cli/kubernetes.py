@@ -61,7 +61,7 @@ def _yaml() -> ModuleType:
     try:
         import yaml  # noqa: PLC0415 - an extra
     except ImportError:
-        raise UnimplementedError("reading YAML needs PyYAML: pip install 'wheelsched[yaml]'") from None
+        raise UnimplementedError("reading YAML needs PyYAML: pip install PyYAML") from None
     module: ModuleType = yaml
     return module
 

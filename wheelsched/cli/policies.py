@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from ..errors import InvalidArgumentError
-from ..model import CATCHUPS, HOOKS, OVERLAPS, Call, Command, parse_duration
+from ..model import BUILTIN_FLAGS, CATCHUPS, HOOKS, OVERLAPS, Call, Command, parse_duration, unserved
 from ..policies import Catchup, Overlap, Retry
 from ..schedule import GAPS, At, Cron, Every, Manual
 from ..schedule import OVERLAPS as DST_OVERLAPS
+from .shell import say, shell
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,6 +55,10 @@ _POLICIES = (
     click.option("--on-dead", metavar="JOB", help="Trigger this job when a run is out of attempts, a dead letter."),
     click.option("--pause-after", type=int, metavar="N", help="Pause the job after so many dead runs one after another."),
 )
+_OF_JOBS: Final = frozenset((
+    "overlap", "catchup", "catchup_window", "catchup_max", "jitter", "start", "end", "max_runs", "calendar", "late_after", "on_missed",
+    "pause_after",
+))
 _ONE_TO_ONE = (
     "timeout", "heartbeat_timeout", "queue", "priority", "jitter", "start", "end", "max_runs", "expires_after", "concurrency_key",
     "late_after", "on_missed", "pause_after", "concurrency", *HOOKS,
@@ -65,6 +70,25 @@ def policy_flags(f: F) -> F:
     for option in reversed(_POLICIES):
         f = option(f)
     return f
+
+
+def enqueue_flags(f: F) -> F:
+    """The policy flags, of which help shows those that a single run can have; the server says why it refuses the others."""
+    f = policy_flags(f)
+    for param in f.__click_params__:  # type: ignore[attr-defined]  # where click keeps them until the verb is made
+        if param.name in _OF_JOBS:
+            param.hidden = True
+    return f
+
+
+def warn_unserved(*tasks: str) -> None:
+    """Say it when runs of a built-in task will wait, because no worker is allowed to serve it."""
+    wanted = sorted(BUILTIN_FLAGS.keys() & set(tasks))
+    served = shell().client.stats().get("builtin_tasks") if wanted else None
+    if served is not None:
+        for task in wanted:
+            if task not in served:
+                say(f"its runs wait: {unserved(task)}")
 
 
 def payload_flags(f: F) -> F:

@@ -74,7 +74,7 @@ def _granted(grants: tuple[str, ...]) -> dict[str, list[str]] | None:
 
 
 @click.command(cls=Verb)
-@click.option("--data", metavar="DIR", help="Data directory (~/.wheelsched/data).")
+@click.option("--data", metavar="DIR", help="Data directory (~/.wheelsched/data). It does not move the socket: see --socket.")
 @click.option("--tasks", multiple=True, metavar="MODULE", help="A Python module with tasks; may be repeated.")
 @click.option("--workers", type=int, metavar="N", help="Worker processes of the pool (2).")
 @click.option("--mode", type=click.Choice(MODES), help="A worker runs one task at a time (process), or several in threads or coroutines.")

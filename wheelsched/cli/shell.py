@@ -96,10 +96,14 @@ def _store(ctx: click.Context, param: click.Parameter, value: str | None) -> Non
         setattr(ctx.find_root().ensure_object(Shell), str(param.name), value)
 
 
+_SOCKET: Final = ("The server's socket (WHEELSCHED_SOCKET, else wheelsched/wheelsched.sock in $XDG_RUNTIME_DIR,"
+                  " else ~/.wheelsched/wheelsched.sock).")
+
+
 def _globals() -> list[click.Parameter]:
     shared: dict[str, Any] = {"callback": _store, "expose_value": False, "is_eager": True, "default": None}
     return [
-        click.Option(["--socket"], metavar="PATH", help="The server's socket (or WHEELSCHED_SOCKET).", **shared),
+        click.Option(["--socket"], metavar="PATH", help=_SOCKET, **shared),
         click.Option(["-o", "--output", "output"], type=click.Choice(["table", "json", "jsonl"]), help="Form of the output.", **shared),
         click.Option(["--time", "times"], type=click.Choice(["job", "utc", "local"]), help="Zone in which tables show times.", **shared),
     ]

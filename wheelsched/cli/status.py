@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..config import format_offset
-from ..model import to_datetime
+from ..model import to_datetime, unserved
 from .output import number, pairs, show_one, size
 from .shell import EXIT_FAILED, Failed, Verb, clean, shell
 from .times import Times, span
@@ -100,7 +100,7 @@ def troubles(s: dict[str, Any]) -> list[str]:
     if s["queued"] and not s["workers"]:
         out.append(f"{number(s['queued'])} runs are queued and there is no worker")
     elif s["unserved_tasks"]:
-        out.append(f"no worker serves {', '.join(sorted(s['unserved_tasks']))}")
+        out += map(unserved, sorted(s["unserved_tasks"]))
     return out
 
 
