@@ -17,7 +17,7 @@ from fake_server import FakeServer
 from wheelsched import Catchup, Overlap, Retry, errors
 from wheelsched.cli.history_rows import definition, run_row
 from wheelsched.cli.root import VERBS, cli
-from wheelsched.cli.shell import Verb, exit_code
+from wheelsched.cli.shell import Verb
 from wheelsched.definition import check_given, given_from_api, resolve
 from wheelsched.model import Call
 from wheelsched.protocol import encode_payload
@@ -137,17 +137,6 @@ def test_usage_errors_are_2():
         done = invoke("--socket", "/nowhere/s", *args)
         assert done.exit_code == 2, (args, done.output)
         assert not done.stdout or "Usage" in done.stdout, args
-
-
-def test_the_exit_codes():
-    wanted = {
-        errors.InvalidArgumentError: 2, errors.ScheduleError: 2, errors.PayloadError: 2, errors.NotFoundError: 3,
-        errors.AlreadyExistsError: 4,
-        errors.FailedPreconditionError: 4, errors.FencedError: 4, errors.UnavailableError: 5, errors.PermissionDeniedError: 6,
-        errors.RunFailed: 7, errors.RunTimeout: 8, errors.DeadlineExceededError: 8, errors.UnimplementedError: 1,
-        errors.ResourceExhaustedError: 1, errors.StorageFullError: 1, errors.InternalError: 1,
-    }
-    assert {kind: exit_code(kind("x")) for kind in wanted} == wanted
 
 
 def test_without_a_server():

@@ -12,8 +12,10 @@ from click.testing import CliRunner
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from wheelsched import errors
 from wheelsched.cli.output import Progress, cut, pairs, size
 from wheelsched.cli.root import cli
+from wheelsched.cli.shell import exit_code
 from wheelsched.cli.times import Times, changes_today, instant_text, relative, span
 
 NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
@@ -136,3 +138,14 @@ def test_what_a_task_says_moves_no_cursor_and_breaks_no_json(capsys):
     assert "\0" not in err
     assert err.endswith("second line\n")
     assert to_json(plain([float("nan"), float("-inf"), 1.5])) == '["nan","-inf",1.5]'
+
+
+def test_the_exit_codes():
+    wanted = {
+        errors.InvalidArgumentError: 2, errors.ScheduleError: 2, errors.PayloadError: 2, errors.NotFoundError: 3,
+        errors.AlreadyExistsError: 4,
+        errors.FailedPreconditionError: 4, errors.FencedError: 4, errors.UnavailableError: 5, errors.PermissionDeniedError: 6,
+        errors.RunFailed: 7, errors.RunTimeout: 8, errors.DeadlineExceededError: 8, errors.UnimplementedError: 1,
+        errors.ResourceExhaustedError: 1, errors.StorageFullError: 1, errors.InternalError: 1,
+    }
+    assert {kind: exit_code(kind("x")) for kind in wanted} == wanted
