@@ -78,5 +78,5 @@ def test_run_list(server):
     assert "overlap (3 occurrences)" in done.stdout
     assert "1 ms" in done.stdout
     args = server.args("runs")
-    assert (args["job"], args["state"], args["since_us"], args["limit"]) == ("default/a", "dead", 1_767_225_600_000_000, 2)
+    assert (args["job"], args["state"], args["since_us"], args["limit"]) == ("default/a", "dead", 1_767_225_600_000_000, 3)
     assert len([v for v, _ in server.asked if v == "get"]) == 1, "the zone of a job is asked for once"

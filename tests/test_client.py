@@ -109,8 +109,8 @@ def every_verb():
             lambda ws: list(ws.runs("x", "dead", since=T0, skipped=True)),
             {"columns": {}, "after": None},
             "runs",
-            {"job": "default/x", "state": "dead", "since_us": T0_US, "until_us": None, "skipped": True, "late": False, "after": None,
-             "limit": 1000},
+            {"job": "default/x", "state": "dead", "since_us": T0_US, "until_us": None, "task": None, "queue": None, "namespace": None,
+             "skipped": True, "late": False, "newest": False, "after": None, "limit": 1000},
         ),
         (lambda ws: list(ws.dead()), {"columns": {}, "after": None}, "dead", {"match": None, "after": None, "limit": 1000}),
     ]

@@ -166,6 +166,7 @@ def test_history_in_both_directions_and_while_it_is_dropped(h):
     assert list(h.journal.history_blocks()) == list(enumerate(blocks))
     assert list(h.journal.history_blocks(30)) == list(enumerate(blocks))[30:]
     assert list(h.journal.history_blocks(5, reverse=True)) == list(enumerate(blocks))[:4:-1]
+    assert list(h.journal.history_blocks(5, reverse=True, last=20)) == list(enumerate(blocks))[20:4:-1]
     assert list(h.journal.history_blocks(40)) == []
     h.journal.append(Batch(drop_history=3))
     assert [n for n, _ in h.journal.history_blocks(reverse=True)] == list(range(39, 2, -1))

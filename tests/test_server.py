@@ -127,12 +127,14 @@ def test_no_position_of_a_page_ends_the_server(serving, verb):
     server = serving(workers=0)
     ws = server.client()
     sock = server.connect()
-    positions = [0, 1, 2**31, 2**32 - 1, 2**32, 2**62, 2**63 - 1, [0, 0], [2**31, 2**62], [-1, 2**62, 2**62], [-1, 0, 0], [0], "x", {}]
-    for number, position in enumerate(positions, 1):
-        sock.sendall(encode_request(number, verb, {"after": position}))
+    positions = [0, 1, 2**31, 2**32 - 1, 2**32, 2**62, 2**63 - 1, [0, 0], [2**31, 2**62], [-1, 2**62, 2**62], [-1, 0, 0], [0], [-1, 0], [5, 2**64 - 1],
+                 "x", {}]
+    asked = [{"after": position, **more} for position in positions for more in ({}, {"newest": True})]
+    for number, args in enumerate(asked, 1):
+        sock.sendall(encode_request(number, verb, args))
         reply = answer(sock)
-        assert reply is not None, position
-        assert reply[1] == "ok" or reply[2]["code"] == "invalid_argument", (position, reply)
+        assert reply is not None, args
+        assert reply[1] == "ok" or reply[2]["code"] == "invalid_argument", (args, reply)
     assert ws.stats()["jobs"] == 0
 
 

@@ -172,6 +172,7 @@ def test_a_run_is_found_by_its_id_long_after_it_was_folded(serving):
         run = again.run(run_id)
         assert (run.state, run.job) == ("succeeded", job)
     assert {r.id for r in again.runs(limit=None)} == set(ids)
+    assert [r.id for r in again.runs(newest=True)] == [r.id for r in again.runs()][::-1]
 
 
 def test_kill_9_between_put_and_due_loses_nothing(serving):

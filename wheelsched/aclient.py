@@ -206,13 +206,20 @@ class AsyncClient(AsyncRunCalls, AsyncEventVerbs, AsyncDeadVerbs, AsyncLogVerbs)
         since: Any = None,
         until: Any = None,
         *,
+        task: str | None = None,
+        queue: str | None = None,
+        namespace: str | None = None,
         skipped: bool = False,
         late: bool = False,
+        newest: bool = False,
         limit: int | None = None,
         timeout: Any = None,
     ) -> AsyncListing[AsyncRun]:
         """As Client.runs."""
-        pages = self._verbs.runs(job, state, since=since, until=until, skipped=skipped, late=late, limit=limit)
+        pages = self._verbs.runs(
+            job, state, since=since, until=until, task=task, queue=queue, namespace=namespace, skipped=skipped, late=late, newest=newest,
+            limit=limit,
+        )
         return self._listing(pages, timeout)
 
     async def stats(self, *, timeout: Any = None) -> dict[str, Any]:

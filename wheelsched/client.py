@@ -238,16 +238,24 @@ class BaseClient(RunCalls, EventVerbs, DeadVerbs, LogVerbs):
         since: Any = None,
         until: Any = None,
         *,
+        task: str | None = None,
+        queue: str | None = None,
+        namespace: str | None = None,
         skipped: bool = False,
         late: bool = False,
+        newest: bool = False,
         limit: int | None = None,
         timeout: Any = None,
     ) -> Listing[Run]:
-        """Runs, oldest first: of a job or a glob of names, in a state, nominal times from `since` to `until`.
+        """Runs, oldest first, or with `newest` those first: of a job or a glob of names, in a state, nominal times from `since` to `until`,
+        of a task, a queue, a namespace.
 
         `skipped`: with the occurrences that made no run. `late`: only the runs that are marked late (see `late_after` of put).
         """
-        pages = self._verbs.runs(job, state, since=since, until=until, skipped=skipped, late=late, limit=limit)
+        pages = self._verbs.runs(
+            job, state, since=since, until=until, task=task, queue=queue, namespace=namespace, skipped=skipped, late=late, newest=newest,
+            limit=limit,
+        )
         return self._listing(pages, timeout)
 
     def stats(self, *, timeout: Any = None) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from .reads import RunFilter, as_columns, run, run_fields, select_runs
 from .records import decode_blobs, decode_column, encode_blobs, encode_column
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 VERSION: Final = 2
 READABLE: Final = frozenset({1, 2})  # 1 had no flags, all ids, and plain names
+ROWS_MAX: Final = 2**32  # of a block
 BLOCKS_MAX: Final = 4  # that a page of runs looks through; others follow
 NEEDED: Final = frozenset({"why", "backfill", "history"})  # verbs that are decided with a look into history
 _NAMES_LEVEL: Final = 1  # of zlib
@@ -133,7 +134,10 @@ class Block:
             if self.folded < folded:
                 stays = (self["state"] != RunState.SKIPPED) | (self["disposition"] == Disposition.TZDATA_MOVED)
                 keep &= stays | (self["nominal_us"] <= now)
-        if wanted.pattern is not None:
+        if wanted.of_definitions:
+            fits = np.array([wanted.fits(*of) for of in zip(self._block["tasks"], self._block["queues"], strict=True)], np.bool_)
+            keep &= fits[decode_column(self._block["spec"])]
+        if wanted.of_names:
             good = np.array([wanted.matches(x.decode()) for x in self.names()], np.bool_)
             keep &= good[decode_column(self._block["job"])]
         return [int(i) for i in np.flatnonzero(keep)]
@@ -274,37 +278,76 @@ def and_more(found: Any, blocks: list[bytes], verb: str, args: dict[str, Any]) -
 
 
 def runs_page(
-    state: State, blocks: Iterator[tuple[int, bytes]], args: dict[str, Any], running: Live, limit: int
+    state: State, blocks: Callable[..., Iterator[tuple[int, bytes]]], args: dict[str, Any], running: Live, limit: int
 ) -> dict[str, Any]:
-    """A page of runs, oldest first: history, then the table. `blocks` starts at the block of the position `after`.
+    """A page of runs, oldest first: history, then the table; with `newest` from the other end. `blocks` takes a journal's arguments.
 
-    A position is [block, row] inside history, [-1, created_us, row] inside the table.
+    A position is [block, row] inside history, [-1, created_us, row] inside the table: of the next row of history and the last one of the
+    table, in both orders of the last one. A run that goes to history between two pages may come twice when the newest are first.
     """
     wanted = RunFilter(args)
     wanted.steps = state.meta.steps
-    after = args.get("after")
+    found, position = (_newest if wanted.newest else _oldest)(state, blocks, wanted, args.get("after"), running, limit)
+    return {"columns": as_columns(found), "after": position}
+
+
+def _oldest(
+    state: State, blocks: Callable[..., Iterator[tuple[int, bytes]]], wanted: RunFilter, after: Any, running: Live, limit: int
+) -> tuple[list[dict[str, Any]], list[int] | None]:
     found: list[dict[str, Any]] = []
     if after is None or after[0] >= 0:
-        for looked_at, (number, data) in enumerate(of_runs(blocks)):
+        for looked_at, (number, data) in enumerate(of_runs(blocks(0 if after is None else after[0]))):
             if looked_at == BLOCKS_MAX:
-                return {"columns": as_columns(found), "after": [number, 0]}
+                return found, [number, 0]
             block = Block(data)
             start = after[1] if after is not None and number == after[0] else 0
-            picked = [i for i in block.select(wanted) if i >= start]
-            room = limit - len(found)
-            found += block.rows(picked[:room])
+            picked = [i for i in block.select(wanted) if i >= start][: limit - len(found)]
+            found += block.rows(picked)
             if len(found) == limit:
-                return {"columns": as_columns(found), "after": [number, picked[:room][-1] + 1]}
+                return found, [number, picked[-1] + 1]
         after = None
-    rows = select_runs(state, np.array(state.runs.slots(), np.uint32), wanted)
-    fields = state.runs.gather(rows)
-    for row, created in zip(rows.tolist(), fields["created_us"].tolist(), strict=True):
-        if after is not None and (created, row) <= (after[1], after[2]):
-            continue
-        found.append(run(state, row, running))
+    return _of_table(state, wanted, after, running, limit, found)
+
+
+def _newest(
+    state: State, blocks: Callable[..., Iterator[tuple[int, bytes]]], wanted: RunFilter, after: Any, running: Live, limit: int
+) -> tuple[list[dict[str, Any]], list[int] | None]:
+    found: list[dict[str, Any]] = []
+    if after is None or after[0] < 0:
+        found, position = _of_table(state, wanted, after, running, limit, found)
+        if position is not None:
+            return found, position
+        after = None
+    above = blocks(reverse=True) if after is None else blocks(reverse=True, last=after[0])
+    for looked_at, (number, data) in enumerate(of_runs(above)):
+        if looked_at == BLOCKS_MAX:
+            return found, [number, ROWS_MAX]
+        block = Block(data)
+        end = after[1] if after is not None and number == after[0] else ROWS_MAX
+        picked = [i for i in reversed(block.select(wanted)) if i < end][: limit - len(found)]
+        found += block.rows(picked)
         if len(found) == limit:
-            return {"columns": as_columns(found), "after": [-1, created, row]}
-    return {"columns": as_columns(found), "after": None}
+            return found, [number, picked[-1]]
+    return found, None
+
+
+def _of_table(state: State, wanted: RunFilter, after: Any, running: Live, limit: int, found: list[dict[str, Any]]
+              ) -> tuple[list[dict[str, Any]], list[int] | None]:
+    """`found` with what the table has behind a position in it, None for its begin; and the position, None at its end."""
+    rows = select_runs(state, np.array(state.runs.slots(), np.uint32), wanted)
+    created = state.runs.gather(rows)["created_us"]
+    if wanted.newest:
+        rows, created = rows[::-1], created[::-1]
+    if after is not None:
+        at, last = after[1:]
+        further = (created < at) if wanted.newest else (created > at)
+        further |= (created == at) & ((rows < last) if wanted.newest else (rows > last))
+        rows, created = rows[further], created[further]
+    rows = rows[: limit - len(found)]
+    found += [run(state, row, running) for row in rows.tolist()]
+    if len(found) < limit:
+        return found, None
+    return found, [-1, int(created[len(rows) - 1]), int(rows[-1])]
 
 
 __all__ = ["NEEDED", "Block", "and_more", "ended_us", "look_for", "of_runs", "pack", "runs_page"]

@@ -23,7 +23,7 @@ from . import records
 from .errors import AlreadyExistsError, FailedPreconditionError, InternalError
 from .journal_dir import FORMAT, DataDirectory, Head, damage, make_private, read_extent, storage_errors, sync_path, write_file
 from .journal_env import KEY, VALUE_MAX, Store, build_env, check_file, map_size_for, open_env, page_findings
-from .memory_journal import SWEEP_MAX, Batch, Journal, MemoryJournal, Plan, Usage
+from .memory_journal import LAST, SWEEP_MAX, Batch, Journal, MemoryJournal, Plan, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -169,8 +169,9 @@ class LmdbJournal:
             raise damage(self._dir.path, f"records from {after + 1} on are needed, {head.trimmed_to + 1} to {head.last_seq} are there")
         return self._store.records(after, head)
 
-    def history_blocks(self, start: int = 0, *, reverse: bool = False) -> Iterator[tuple[int, bytes]]:
-        """(number, block) from `start` on, upwards, or with `reverse` from the newest down to `start`; without those dropped meanwhile.
+    def history_blocks(self, start: int = 0, *, reverse: bool = False, last: int = LAST) -> Iterator[tuple[int, bytes]]:
+        """(number, block) from `start` on, upwards, or with `reverse` from the newest, or from `last`, down to `start`; without those
+        dropped meanwhile.
 
         No read transaction is open between two blocks. CorruptJournalError.
         """
@@ -180,7 +181,7 @@ class LmdbJournal:
         if not reverse:
             yield from self._store.blocks(start, head)
             return
-        for number in range(head.history_next - 1, start - 1, -1):
+        for number in range(min(last, head.history_next - 1), start - 1, -1):
             block = self._store.block(number)
             if block is None:
                 return

@@ -10,7 +10,7 @@ import numpy as np
 from . import history, reads
 from .errors import InvalidArgumentError, NotFoundError
 from .history import Block, ended_us, of_runs, runs_page
-from .memory_journal import Batch
+from .memory_journal import LAST, Batch
 from .model import NEVER, US
 from .run_commands import parse_run_id
 from .stale import NO_ROW
@@ -142,19 +142,19 @@ class Keeper:
 
     # History
 
-    def blocks(self, start: int = 0, *, reverse: bool = False) -> Iterator[tuple[int, bytes]]:
-        """(number, block) of all history, what was submitted and is not on disk yet included."""
+    def blocks(self, start: int = 0, *, reverse: bool = False, last: int = LAST) -> Iterator[tuple[int, bytes]]:
+        """(number, block) of all history, what was submitted and is not on disk yet included. The arguments are a journal's."""
         waiting = [(number, block) for _, number, block in self._unwritten]
         if reverse:
             end = self.journal.history_range()[1]
-            yield from ((number, block) for number, block in reversed(waiting) if number >= end)
-            yield from ((number, block) for number, block in self.journal.history_blocks(start, reverse=True) if number < end)
+            yield from ((number, block) for number, block in reversed(waiting) if end <= number <= last)
+            yield from ((number, block) for number, block in self.journal.history_blocks(start, reverse=True, last=last) if number < end)
             return
-        last = start - 1
+        seen = start - 1
         for number, block in self.journal.history_blocks(start):
-            last = number
+            seen = number
             yield number, block
-        yield from ((number, block) for number, block in waiting if number > last)
+        yield from ((number, block) for number, block in waiting if number > seen)
 
     def block(self, number: int) -> bytes | None:
         """A block of history by its number in the state's trail; None when retention has dropped it."""
@@ -194,16 +194,18 @@ class Keeper:
         return [pair for _, data in of_runs(self.blocks()) for pair in Block(data).fired_after(us)]
 
     def runs_page(self, state: State, args: dict[str, Any], running: Live) -> dict[str, Any]:
-        """A page of runs, history first."""
+        """A page of runs."""
         limit = args.get("limit")
         limit = PAGE_MAX if limit is None else limit
         after = args.get("after")
         if not isinstance(limit, int) or limit < 1:
             raise InvalidArgumentError("limit: a whole number from 1 on is wanted")
-        if after is not None and not (isinstance(after, list) and len(after) in (2, 3) and all(isinstance(x, int) for x in after)):
+        if after is not None and not (
+            isinstance(after, list) and len(after) in (2, 3) and all(type(x) is int and -1 <= x <= NEVER for x in after)
+            and (after[0] < 0) == (len(after) == 3)
+        ):
             raise InvalidArgumentError("after: the position from the page before is wanted")
-        start = after[0] if after is not None and after[0] >= 0 else 0
-        return runs_page(state, self.blocks(start), args, running, min(limit, PAGE_MAX))
+        return runs_page(state, self.blocks, args, running, min(limit, PAGE_MAX))
 
     def run(self, state: State, args: dict[str, Any], running: Live) -> dict[str, Any]:
         """One run, from the table or from history."""

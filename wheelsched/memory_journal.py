@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from random import Random
 
-__all__ = ["SWEEP_MAX", "Batch", "Journal", "MemoryJournal", "Plan", "Usage"]
+__all__ = ["LAST", "SWEEP_MAX", "Batch", "Journal", "MemoryJournal", "Plan", "Usage"]
 
+LAST: Final = 2**63 - 1  # above the number of any block of history
 SWEEP_MAX: Final = 1_000  # stored values removed by one transaction at most; the rest is carried on by later ones
 
 
@@ -80,8 +81,8 @@ class Journal(Protocol):
     def poll(self) -> int:
         """Clear the descriptor; `durable_seq`."""
 
-    def history_blocks(self, start: int = 0, *, reverse: bool = False) -> Iterator[tuple[int, bytes]]:
-        """(number, block) from `start` on, upwards, or with `reverse` from the newest down to `start`."""
+    def history_blocks(self, start: int = 0, *, reverse: bool = False, last: int = LAST) -> Iterator[tuple[int, bytes]]:
+        """(number, block) from `start` on, upwards, or with `reverse` from the newest, or from `last`, down to `start`."""
 
     def history_range(self) -> tuple[int, int]:
         """Number of the first block there is, and the number the next one gets."""
@@ -275,11 +276,11 @@ class MemoryJournal:
         """`durable_seq`."""
         return self._stored.last_seq
 
-    def history_blocks(self, start: int = 0, *, reverse: bool = False) -> Iterator[tuple[int, bytes]]:
-        """(number, block) from `start` on, upwards, or with `reverse` from the newest down to `start`."""
+    def history_blocks(self, start: int = 0, *, reverse: bool = False, last: int = LAST) -> Iterator[tuple[int, bytes]]:
+        """(number, block) from `start` on, upwards, or with `reverse` from the newest, or from `last`, down to `start`."""
         self._check_open()
-        numbers = range(max(start, self._stored.history_first), self._stored.history_next)
-        for number in reversed(numbers) if reverse else numbers:
+        first, end = max(start, self._stored.history_first), self._stored.history_next
+        for number in range(min(last, end - 1), first - 1, -1) if reverse else range(first, end):
             if number >= self._stored.history_first:  # dropped since
                 yield number, self._stored.history[number]
 

@@ -64,8 +64,9 @@ answered as the first was and does nothing.
                (texts; nil or empty: any, but not all of them), dry_run (bool) -> count: open runs that were ended, or asked to end through
                their workers
     wait       id, timeout_us -> a run, when it is final or the time is over
-    runs       job (name, glob or nil), state, since_us, until_us, skipped (bool: with the occurrences that made no run), late (bool:
-               runs only that are marked late; with skipped: "late and skipped"), after, limit -> columns, after. Oldest first
+    runs       job (name, glob or nil), state, since_us, until_us, task, queue, namespace, skipped (bool: with the occurrences that made no
+               run), late (bool: runs only that are marked late; with skipped: "late and skipped"), newest (bool), after, limit -> columns,
+               after. Oldest first, or newest first; a page may be empty and not the last
     dead       match (glob over job names), error (type's name as in `errors` of `retry`, or a glob), task, queue, namespace, since_us,
                until_us (of their end), payload (bool: a column more, the bin of the call), after, limit -> columns, after. In the order in
                which they died; a page may be empty and not the last

@@ -128,7 +128,7 @@ def as_columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
 
 def jobs_page(engine: Engine, args: dict[str, Any]) -> dict[str, Any]:
     """A page of jobs in order of their rows; every state, deleted ones too, unless one is named."""
-    state, match, wanted = engine.state, _glob(args, "match"), args.get("state")
+    state, match, wanted = engine.state, _text(args, "match"), args.get("state")
     number = None
     if wanted is not None:
         try:
@@ -154,7 +154,7 @@ def jobs_page(engine: Engine, args: dict[str, Any]) -> dict[str, Any]:
     return {"columns": as_columns(found), "after": start}
 
 
-def _glob(args: dict[str, Any], name: str) -> str | None:
+def _text(args: dict[str, Any], name: str) -> str | None:
     value = args.get(name)
     if value is not None and not isinstance(value, str):
         raise InvalidArgumentError(f"{name}: a text is wanted")
@@ -178,7 +178,11 @@ def select_runs(state: State, rows: NDArray[np.uint32], wanted: RunFilter) -> ND
     fields = state.runs.gather(rows)
     keep = wanted.mask(fields)
     rows, fields = rows[keep], fields[keep]
-    if wanted.pattern is not None and len(rows):
+    if wanted.of_definitions and len(rows):
+        specs, index = np.unique(fields["spec"], return_inverse=True)
+        fit = np.array([wanted.fits(wire["task"], wire["queue"]) for wire in (state.specs[n] for n in specs.tolist())], np.bool_)
+        rows, fields = rows[fit[index]], fields[fit[index]]
+    if wanted.of_names and len(rows):
         jobs, index = np.unique(fields["job"], return_inverse=True)
         good = np.array([wanted.matches(x.decode()) for x in state.jobs.names(jobs.astype(np.uint32))], np.bool_)
         rows, fields = rows[good[index]], fields[good[index]]
@@ -190,7 +194,11 @@ class RunFilter:
 
     def __init__(self, args: dict[str, Any]) -> None:
         """InvalidArgumentError for a state that doesn't exist."""
-        self.pattern = _glob(args, "job")
+        self.newest = bool(args.get("newest"))
+        pattern, self._namespace, self._task, self._queue = (_text(args, name) for name in ("job", "namespace", "task", "queue"))
+        self._pattern = None if pattern is None else display_name(pattern)
+        self.of_names = pattern is not None or self._namespace is not None
+        self.of_definitions = self._task is not None or self._queue is not None
         self.since: int = args.get("since_us") or 0
         self.until: int = NEVER if args.get("until_us") is None else args["until_us"]
         if not isinstance(self.since, int) or not isinstance(self.until, int):
@@ -210,7 +218,12 @@ class RunFilter:
 
     def matches(self, name: str) -> bool:
         """Does a full job name pass?"""
-        return self.pattern is None or fnmatchcase(display_name(name), display_name(self.pattern))
+        ours = self._namespace is None or name.partition("/")[0] == self._namespace
+        return ours and (self._pattern is None or fnmatchcase(display_name(name), self._pattern))
+
+    def fits(self, task: str, queue: str) -> bool:
+        """Does a definition pass?"""
+        return self._task in (None, task) and self._queue in (None, queue)
 
     def mask(self, fields: Any) -> NDArray[np.bool_]:
         """Which rows pass by state, nominal time and lateness. Ledger rows pass only when they are asked for."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from .checks import check_name
 from .definition import given_from_api
 from .errors import InternalError, InvalidArgumentError, RunFailed, RunTimeout
 from .model import (
@@ -25,6 +26,7 @@ from .model import (
     parse_duration,
     parse_instant,
     parse_job_name,
+    parse_task_name,
     to_datetime,
 )
 from .payloads import NO_EXTS
@@ -43,8 +45,8 @@ if TYPE_CHECKING:
     from .staging import Applied
 
 __all__ = [
-    "WAIT_S_MAX", "Pages", "Verbs", "as_map", "call_seconds", "checked_call", "checked_glob", "checked_key", "checked_limit",
-    "checked_run_id", "checked_text", "checked_word", "field_of", "instant_of_enqueue", "outcome", "unfinished",
+    "WAIT_S_MAX", "Pages", "Verbs", "as_map", "call_seconds", "checked_call", "checked_filters", "checked_glob", "checked_key",
+    "checked_limit", "checked_run_id", "checked_text", "checked_word", "field_of", "instant_of_enqueue", "outcome", "unfinished",
 ]
 
 T = TypeVar("T")
@@ -104,6 +106,14 @@ def checked_run_id(value: Any) -> str:
 def checked_glob(value: Any) -> str | None:
     """A pattern over names as they are shown, where the namespace `default` is left out; `*` matches any text."""
     return None if value is None else display_name(checked_text(value, "match", _GLOB_MAX))
+
+
+def checked_filters(task: Any, queue: Any, namespace: Any) -> dict[str, str | None]:
+    """The names that runs are chosen by, None for any. InvalidArgumentError for what can't be one."""
+    return {
+        "task": None if task is None else parse_task_name(task), "queue": None if queue is None else check_name(queue, "queue"),
+        "namespace": None if namespace is None else parse_job_name(f"{namespace}/x").partition("/")[0],
+    }
 
 
 def _job_or_glob(value: Any) -> str | None:
@@ -276,7 +286,8 @@ class Verbs(Generic[R]):
         return lambda: Pages("jobs", args, total, self._job)
 
     def runs(
-        self, job: Any, state: Any, *, since: Any, until: Any, skipped: Any, late: Any, limit: Any
+        self, job: Any, state: Any, *, since: Any, until: Any, task: Any, queue: Any, namespace: Any, skipped: Any, late: Any, newest: Any,
+        limit: Any
     ) -> Callable[[], Pages[R]]:
         """Makes the pages of a listing of runs."""
         args = {
@@ -284,8 +295,10 @@ class Verbs(Generic[R]):
             "state": checked_word(state, "state", _RUN_STATES),
             "since_us": None if since is None else parse_instant(since, "since"),
             "until_us": None if until is None else parse_instant(until, "until"),
+            **checked_filters(task, queue, namespace),
             "skipped": bool(skipped),
             "late": bool(late),
+            "newest": bool(newest),
         }
         total = checked_limit(limit)
         return lambda: Pages("runs", args, total, self._make_run)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from .checks import check_name, parse_rate
+from .checks import parse_rate
 from .errors import InvalidArgumentError
-from .model import parse_instant, parse_job_name, parse_task_name
+from .model import parse_instant
 from .session import Ask
-from .verbs import Pages, checked_glob, checked_limit, checked_run_id, checked_text, field_of
+from .verbs import Pages, checked_filters, checked_glob, checked_limit, checked_run_id, checked_text, field_of
 from .views import call_words
 
 if TYPE_CHECKING:
@@ -34,14 +34,12 @@ class Lines(Protocol):
 
 def _filters(given: Mapping[str, Any]) -> dict[str, Any]:
     """match, error, task, queue, namespace, since, until: those that are given, checked."""
-    checks: dict[str, Callable[[Any], Any]] = {
-        "match": checked_glob,
-        "error": lambda value: checked_text(value, "error", _ERROR_MAX),
-        "task": parse_task_name,
-        "queue": lambda value: check_name(value, "queue"),
-        "namespace": lambda value: parse_job_name(f"{value}/x").partition("/")[0],
+    error = given["error"]
+    checked = {
+        "match": checked_glob(given["match"]), "error": None if error is None else checked_text(error, "error", _ERROR_MAX),
+        **checked_filters(given["task"], given["queue"], given["namespace"]),
     }
-    found = {name: check(given[name]) for name, check in checks.items() if given[name] is not None}
+    found: dict[str, Any] = {name: value for name, value in checked.items() if value is not None}
     return found | {f"{name}_us": parse_instant(given[name], name) for name in ("since", "until") if given[name] is not None}
 
 

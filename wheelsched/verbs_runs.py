@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .bulk_runs import checked_unique
-from .checks import check_name
 from .definition import given_from_api
 from .errors import InvalidArgumentError
-from .model import parse_duration, parse_job_name, parse_task_name
+from .model import parse_duration, parse_job_name
 from .protocol import encode_payload
 from .session import Ask
-from .verbs import checked_call, checked_glob, checked_key, checked_run_id, checked_word, field_of, instant_of_enqueue
+from .verbs import checked_call, checked_filters, checked_glob, checked_key, checked_run_id, checked_word, field_of, instant_of_enqueue
 from .views import RunInfo
 
 if TYPE_CHECKING:
@@ -60,10 +59,8 @@ def cancel_many(filters: Mapping[str, Any], *, dry_run: Any) -> Ask[int]:
     """End all open runs that the filters find: match, state, task, queue, namespace; None: any."""
     if all(value is None for value in filters.values()):
         raise InvalidArgumentError("cancel: give a run id or one of match, state, task, queue, namespace; match='*' is all open runs")
-    task, queue, namespace = filters["task"], filters["queue"], filters["namespace"]
     args = {
         "match": checked_glob(filters["match"]), "state": checked_word(filters["state"], "state", _OPEN),
-        "task": None if task is None else parse_task_name(task), "queue": None if queue is None else check_name(queue, "queue"),
-        "namespace": None if namespace is None else parse_job_name(f"{namespace}/x").partition("/")[0], "dry_run": bool(dry_run),
+        **checked_filters(filters["task"], filters["queue"], filters["namespace"]), "dry_run": bool(dry_run),
     }
     return Ask("cancel_many", args, lambda result: field_of(result, "count", int))

@@ -7,7 +7,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import click
 
 from .output import show_one
-from .run import show_runs
+from .run import SPAN_HELP, in_span, show_runs
 from .shell import Verbs, say, shell
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ _FILTERS = (
     click.option("--task", metavar="T", help="Of this task."),
     click.option("--queue", metavar="Q", help="Of this queue."),
     click.option("--namespace", metavar="NS", help="Of jobs in this namespace."),
-    click.option("--since", metavar="T", help="Ended from here on (RFC 3339)."),
-    click.option("--until", metavar="T", help="Ended before this."),
+    click.option("--since", metavar="T", help=f"Ended from here on: {SPAN_HELP}"),
+    click.option("--until", metavar="T", help="Ended before this, or up to the end of this day."),
 )
 
 
@@ -43,7 +43,7 @@ def dead() -> None:
 def list_(match: str | None, limit: int | None, **filters: Any) -> None:
     """List dead letters of jobs whose name matches a glob, in the order in which they died."""
     sh = shell()
-    show_runs(sh, sh.client.dead(match, limit, **filters), "no dead letters")
+    show_runs(sh, sh.client.dead(match, limit, **in_span(match, filters)), "no dead letters")
 
 
 def _which(ids: tuple[str, ...], filters: dict[str, Any]) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def _which(ids: tuple[str, ...], filters: dict[str, Any]) -> dict[str, Any]:
         raise click.UsageError("give run ids, or a filter such as --match with a glob of job names ('*' is all)")
     if ids and "limit" in given:
         raise click.UsageError("--limit goes with a filter, not with run ids")
-    return {"ids": list(ids)} if ids else given
+    return {"ids": list(ids)} if ids else in_span(given.get("match"), given)
 
 
 def _count(n: int, word: str, *, dry_run: bool) -> None:
@@ -90,5 +90,5 @@ def discard(run_ids: tuple[str, ...], *, dry_run: bool, **filters: Any) -> None:
 @click.option("-f", "--file", "out", type=click.File("w", encoding="utf-8", lazy=True, atomic=True), default="-", help="Not to stdout.")
 def export(match: str | None, limit: int | None, out: IO[str], **filters: Any) -> None:
     """Write dead letters with their arguments, a line of JSON each, whatever -o says; none is changed."""
-    n = shell().client.export_dead(out, match, limit, **filters)
+    n = shell().client.export_dead(out, match, limit, **in_span(match, filters))
     say(f"{n} exported")

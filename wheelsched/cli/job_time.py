@@ -16,7 +16,7 @@ from .output import number, pairs, show_many, show_one
 from .policies import overlap as overlap_of
 from .shell import Verb, say, shell
 from .status import counted
-from .times import Times, instant_text, is_wall, parse_day, parse_moment, parse_wall, relative, schedule_zone
+from .times import Times, instant_text, is_wall, on_a_clock, parse_day, parse_moment, parse_wall, relative, schedule_zone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +40,7 @@ def _zone(name: str, *texts: str) -> str:
     try:
         return schedule_zone(shell().client.get(name).spec["schedule"])
     except NotFoundError:
-        if any(is_wall(text) or parse_day(text, "UTC") for text in texts):
+        if any(map(on_a_clock, texts)):
             raise
         return "UTC"
 

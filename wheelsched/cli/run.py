@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -13,7 +14,8 @@ from ..errors import NotFoundError, PayloadError, RunFailed
 from ..tape import STREAMS
 from .output import cut, pairs, show_many, show_one, size, to_json
 from .shell import Failed, Shell, Verbs, clean, exit_code, say, shell
-from .times import Times, relative, schedule_zone, span
+from .times import Times, is_ago, on_a_clock, parse_bound, relative, schedule_zone, span
+from .zone import machine_zone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Callable[..., Any]")
 
 STATES = ["scheduled", "queued", "leased", "running", "retry_wait", "succeeded", "dead", "cancelled", "skipped"]
+SPAN_HELP = "1h (ago), a day (2026-11-30) or a time on the clock of the job (of several: UTC), RFC 3339."
 _ZONES_MAX = 200  # jobs whose zone one listing asks for
 
 
@@ -89,23 +92,47 @@ def run() -> None:
 @click.argument("match", required=False)
 @click.option("--job", "job", metavar="NAME", help="Of a job, or of a glob of names (also as the argument).")
 @click.option("--state", type=click.Choice(STATES))
-@click.option("--since", metavar="T", help="Nominal times from here on (RFC 3339).")
-@click.option("--until", metavar="T", help="Nominal times before this.")
+@click.option("--task", metavar="TASK", help="Of a task.")
+@click.option("--queue", metavar="Q", help="Of a queue.")
+@click.option("--namespace", metavar="NS", help="Of the jobs of a namespace.")
+@click.option("--since", metavar="T", help=f"Nominal times from here on: {SPAN_HELP}")
+@click.option("--until", metavar="T", help="Nominal times before this, or up to the end of this day.")
 @click.option("--skipped", is_flag=True, help="The occurrences that made no run, with the reason.")
 @click.option("--late", is_flag=True, help="The runs that are marked late (job put --late-after); with --skipped: both.")
 @click.option("--limit", type=click.IntRange(0), metavar="N", default=100, show_default=True, help="How many in all; 0 is all.")
-def list_(match: str | None, job: str | None, **flags: Any) -> None:
-    """List runs, oldest first."""
+@click.option("--oldest", is_flag=True, help="Oldest first.")
+def list_(match: str | None, job: str | None, *, skipped: bool, late: bool, oldest: bool, limit: int, **filters: Any) -> None:
+    """List runs, newest first: by when they were made, those in the history by when they ended.
+
+    Of dead letters alone, `dead list` can also look for the type of their error (--error).
+    """
     sh = shell()
     if match is not None and job is not None:
         raise click.UsageError("give the job as the argument or as --job, not both")
-    skipped, late = flags["skipped"], flags["late"]
-    if skipped and flags["state"] not in (None, "skipped"):
+    if skipped and filters["state"] not in (None, "skipped"):
         raise click.UsageError("give --skipped or --state, not both")
-    state = "skipped" if skipped and not late else flags["state"]
-    runs = sh.client.runs(job or match, state, flags["since"], flags["until"], skipped=skipped, late=late, limit=flags["limit"] or None)
+    if skipped and not late:
+        filters["state"] = "skipped"
+    name = job or match
+    found = sh.client.runs(
+        name, **in_span(name, filters), skipped=skipped, late=late, newest=not oldest, limit=limit + 1 if limit else None,
+    )
+    runs = iter(found)
     empty = {(True, True): "nothing late, nothing skipped", (True, False): "nothing skipped", (False, True): "no late runs"}
-    show_runs(sh, runs, empty.get((skipped, late), "no runs"))
+    show_runs(sh, islice(runs, limit or None), empty.get((skipped, late), "no runs"))
+    if next(runs, None) is not None:
+        say(f"the {'oldest' if oldest else 'newest'} {limit} are shown, and there are more: --limit 0 for all, --since for a time")
+
+
+def in_span(job: str | None, filters: dict[str, Any]) -> dict[str, Any]:
+    """The filters, since and until as instants: on the clock of the job, when it is one, else in UTC, or as --time asks. NotFoundError."""
+    sh, given = shell(), {what: filters[what] for what in ("since", "until") if filters.get(what) is not None}
+    tz = machine_zone() if sh.times == "local" else "UTC"
+    if sh.times == "job" and job is not None and not set(job) & set("*?[") and any(map(on_a_clock, given.values())):
+        tz = schedule_zone(sh.client.get(job).spec["schedule"])
+    if any(map(is_ago, given.values())):
+        sh.client.queues()  # the server's clock counts; it is known from the first answer on
+    return filters | {what: parse_bound(text, tz, sh.now, f"--{what}", end=what == "until") for what, text in given.items()}
 
 
 def show_runs(sh: Shell, runs: Any, empty: str) -> None:

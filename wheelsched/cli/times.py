@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ..errors import InvalidArgumentError
-from ..model import US, parse_instant
+from ..model import US, parse_duration, parse_instant
 from ..tzif import Zones
 from ..zonedata import load_zone
 
@@ -94,6 +94,7 @@ _WALL: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)
 
 _OFFSET_GIVEN: Final = re.compile(r"(?:[Zz]|[+-]\d\d:\d\d)$", re.ASCII)
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_AGO: Final = re.compile(r"[\d.]+[a-z][\da-z.]*", re.ASCII)
 _NO_SECONDS: Final = re.compile(r"(\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d)([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
 
@@ -163,6 +164,26 @@ def parse_day(text: str, tz: str, what: str = "time") -> tuple[datetime, datetim
         raise InvalidArgumentError(f"{what}: {text} has no day after it; give a time")
     first, last = (wall.end or wall.shifted for wall in (begin, after))
     return first.astimezone(UTC), last.astimezone(UTC)
+
+
+def on_a_clock(text: str) -> bool:
+    """Does its meaning depend on a zone: a time of day without an offset, or a day?"""
+    return is_wall(text) or parse_day(text, "UTC") is not None
+
+
+def is_ago(text: str) -> bool:
+    """Is it a duration?"""
+    return _AGO.fullmatch(text) is not None
+
+
+def parse_bound(text: str, tz: str, now: datetime, what: str, *, end: bool = False) -> datetime:
+    """One end of a span of time: `1h`, so long before `now`; a day, from its first instant, as the `end` up to its last; or as
+    `parse_moment`. InvalidArgumentError.
+    """
+    if is_ago(text):
+        return now - timedelta(microseconds=parse_duration(text, what))
+    day = parse_day(text, tz, what)
+    return parse_moment(text, tz, what) if day is None else day[1] if end else day[0]
 
 
 def parse_moment(text: str, tz: str, what: str = "time") -> datetime:
