@@ -85,7 +85,7 @@ def test_a_changed_calendar_in_a_plan(live):
     ]
     assert live.said == [
         "wheelsched: calendar holidays has the days of UTC; other zones: night",
-        "wheelsched: 1 created, 0 updated, 0 deleted, 0 unchanged; 1 calendars",
+        "wheelsched: 1 created, 0 updated, 0 deleted, 0 unchanged; 1 calendar",
     ]
     other = "[defaults]\ntz = 'Europe/Berlin'\n" + JOBS.replace('"12-25"', '"12-25", "12-26"')
     assert live("job", "apply", "-f", "-", "--dry-run", text=other).splitlines() == [

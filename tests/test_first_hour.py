@@ -8,11 +8,15 @@ import pytest
 from click.testing import CliRunner
 from engine_bench import Bench
 
-from wheelsched import Call, Command, Http, InvalidArgumentError, Retry
+from wheelsched import AsyncClient, Call, Client, Command, FailedPreconditionError, Http, InvalidArgumentError, NotFoundError, Retry
 from wheelsched.cli.enqueue import enqueue
 from wheelsched.cli.group import group
 from wheelsched.cli.policies import policies
 from wheelsched.cli.root import cli
+from wheelsched.definition import POLICIES
+from wheelsched.errors import DeadlineExceededError
+from wheelsched.policies import MEANINGS
+from wheelsched.session import Ask, Session
 
 
 def invoke(*args, env=None):
@@ -52,6 +56,14 @@ def test_put_and_enqueue_warn_of_a_builtin_that_is_off(serving):
         assert "no worker serves task command: none runs with --allow-commands" in run(*verb).stderr, verb
     assert "--allow" not in run("job", "put", "e", "--manual", "t.echo", "--args", "[1]").stderr
     assert "--allow-commands" in run("status").stdout
+    assert "there was no queue mial until now" in run("queue", "pause", "mial").stderr
+    assert "until now" not in run("queue", "resume", "mial").stderr
+    assert "those of enqueue: `run list '~t.echo'`" in run("run", "list", "t.echo").stderr
+    assert "those of enqueue: `run list 'ns/~t.echo'`" in run("run", "list", "--job", "ns/t.echo").stderr
+    assert "those of enqueue" not in run("run", "list", "--state", "dead").stderr
+    run("job", "pause", "*")  # all that have a schedule, and no stop at those of enqueue
+    sick = invoke("--socket", server.socket, "health")
+    assert (sick.exit_code, sick.stderr, sick.stdout.count("\n")) == (1, "", 1)
     verify = ("admin", "verify", "-o", "json")
     env = {"WHEELSCHED_DATA": str(server.folder / "data")}
     held = invoke(*verify, env=env)
@@ -82,3 +94,66 @@ def test_the_socket_has_its_default_in_help_and_does_not_follow_data():
     for verb in ("serve", "status"):
         assert "$XDG_RUNTIME_DIR" in invoke(verb, "--help").stdout
     assert "It does not move the socket" in " ".join(invoke("serve", "--help").stdout.split())
+
+
+def test_help_lists_every_policy():
+    for client in (Client, AsyncClient):
+        told = [line.strip().partition(":")[0] for line in client.put.__doc__.splitlines()]
+        assert set(POLICIES) <= set(told), client
+        for method in (client.enqueue, client.group):
+            told = {line.strip().partition(":")[0] for line in method.__doc__.splitlines()}
+            refused = {"overlap", "catchup", "start", "end", "max_runs", "jitter", "calendar", "pause_after", "late_after", "on_missed"}
+            assert told & set(POLICIES) == set(POLICIES) - refused, method
+    assert set(MEANINGS) == set(POLICIES)
+
+
+def test_runs_of_enqueue_have_no_schedule_to_pause(b):
+    b.client.enqueue(Call("t"), delay="1h")
+    with pytest.raises(FailedPreconditionError, match="pause their queue, `queue pause NAME`"):
+        b.client.pause("~t")
+    assert b.client.get("~t").state == "active"
+
+
+def test_purge_knows_no_queue_that_nobody_named(b):
+    with pytest.raises(NotFoundError, match="no queue nosuch"):
+        b.client.queue_purge("nosuch")
+    b.client.queue_pause("named")
+    assert b.client.queue_purge("named") == 0
+    b.client.enqueue(Call("t"), delay="1h", queue="used")
+    assert b.client.queue_purge("used") == 1
+
+
+@pytest.mark.parametrize("verb", ["why", "skip", "move"])
+def test_a_day_is_no_instant(b, verb):
+    b.put("j")
+    with pytest.raises(InvalidArgumentError, match=r"2026-12-04 is a day, and an instant is wanted"):
+        getattr(b.client, verb)("j", "2026-12-04", *(["2026-12-05T00:00:00Z"] if verb == "move" else []))
+
+
+def test_a_stream_of_events_says_what_a_position_is(b):
+    with pytest.raises(InvalidArgumentError, match=r"first column of `wheelsched events`.* and not `oldest`"):
+        next(iter(b.client.events("99")))
+
+
+def test_a_forecast_is_short_to_read(b):
+    b.put("j")
+    assert len(repr(b.client.forecast("24h"))) < 2_000
+
+
+@pytest.mark.parametrize(("verb", "args", "hint"), [
+    ("enqueue", {"key": None}, True), ("enqueue", {"key": "k"}, False), ("trigger", {"key": None}, True), ("put", {}, False),
+])
+def test_what_may_have_been_done_is_repeated_with_a_key(verb, args, hint):
+    session = Session("me", "/s", 5.0)
+    opened = session.begin(Ask(verb, args, lambda value: value))
+    with pytest.raises(DeadlineExceededError, match="may have been done") as e:
+        session.patience(opened, 10.0, 9.0)
+    assert ("give it a key" in e.value.message) is hint
+
+
+def test_cron_lint_speaks_of_the_file_and_makes_nothing(tmp_path):
+    file = tmp_path / "crontab"
+    file.write_text("0 0 31 2 * /bin/true\n0 3 * * * /bin/backup\n")
+    done = invoke("cron", "lint", str(file))
+    assert (done.exit_code, "never fires" in done.stdout, "made a job" in done.output) == (1, True, False), done.output
+    assert "1 wrong, 0 remarks" in done.stderr

@@ -308,7 +308,8 @@ def test_purge_cancels_what_no_worker_has_piece_by_piece(b, monkeypatch, piece):
     assert [r.refresh().state for r in (failed, leased, queued, later, other)] == ["cancelled", "leased", "cancelled", "cancelled", "queued"]
     assert set(b.states("many")) == {"cancelled"}
     assert ws.queue_purge("q") == 0
-    assert ws.queue_purge("nobody") == 0
+    with pytest.raises(NotFoundError):
+        ws.queue_purge("nobody")
     b.engine.state.check()
 
 

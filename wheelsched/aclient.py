@@ -24,6 +24,7 @@ from .bulk import put_many_flow
 from .client import RETRY_FOR_S, TIMEOUT_S, WAIT_GRACE_S, clock_offset, default_socket_path, user_name
 from .errors import NotFoundError, WheelschedError
 from .payloads import NO_EXTS, Exts
+from .policies import tells_policies
 from .transport import check_path
 from .verbs import WAIT_S_MAX, Verbs, call_seconds, outcome, unfinished
 from .verbs_dead import AsyncDeadVerbs
@@ -137,6 +138,7 @@ class AsyncClient(AsyncRunCalls, AsyncEventVerbs, AsyncDeadVerbs, AsyncLogVerbs)
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.close()
 
+    @tells_policies(jobs=True)
     async def put(
         self,
         name: str,

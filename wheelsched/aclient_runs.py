@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from . import verbs_runs
 from .bulk_runs import enqueue_many_flow, group_flow
+from .policies import tells_policies
 from .views_runs import Group
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class AsyncRunCalls(ABC):
     async def run(self, run_id: str, *, timeout: Any = None) -> AsyncRun:
         """As Client.run."""
 
+    @tells_policies(jobs=False)
     async def enqueue(
         self,
         call: Call,
@@ -65,6 +67,7 @@ class AsyncRunCalls(ABC):
         """As Client.enqueue_many."""
         return await self._carry_out(enqueue_many_flow(calls, self._verbs.exts), timeout)
 
+    @tells_policies(jobs=False)
     async def group(
         self,
         calls: Iterable[Call],

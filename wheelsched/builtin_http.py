@@ -265,7 +265,8 @@ def _addresses(allowed: Allowed, place: Place, shown: str) -> list[str]:
     good = [text for text in texts if permitted(text, nets)]
     if not good:
         raise HttpRefused(
-            f"{shown}: {place.host} is {texts[0]}, which is no public address; the operator may allow it: --http-allow-net {texts[0]}"
+            f"{shown}: {place.host} is {'' if place.host == texts[0] else f'{texts[0]}, which is '}no public address;"
+            f" the operator may allow it: --http-allow-net {texts[0]}"
         )
     return good
 

@@ -14,7 +14,7 @@ import numpy as np
 from . import reads
 from .arguments import done, text
 from .checks import check_name
-from .errors import FailedPreconditionError, InvalidArgumentError
+from .errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from .model import RunFlag, RunState
 from .overlap import cancel_rows
 from .run_commands import run_row
@@ -107,7 +107,10 @@ def cancel_many(engine: Engine, cmd: Incoming) -> bytes:
 def queue_purge(engine: Engine, cmd: Incoming) -> bytes:
     """Cancel every open run of a queue that no worker holds. Answered as `cancel_many`."""
     if not join(engine, cmd):
-        chosen = Chosen("", queue=check_name(cmd.request.args.get("name"), "queue"))
+        name = check_name(cmd.request.args.get("name"), "queue")
+        if name not in engine.state.queue_numbers and name not in engine.state.queues:
+            raise NotFoundError(f"no queue {name}: nothing was set for it and no definition names it")
+        chosen = Chosen("", queue=name)
         engine.sweeps.append(CancelSweep(cmd, False, chosen, None, engine.now.wall_us, leased=False))
     return b""
 

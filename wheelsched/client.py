@@ -27,6 +27,7 @@ from .bulk import put_many_flow
 from .client_runs import RunCalls
 from .errors import NotFoundError, WheelschedError
 from .payloads import NO_EXTS, Exts
+from .policies import tells_policies
 from .transport import Transport, check_path
 from .verbs import WAIT_S_MAX, Verbs, call_seconds, outcome, unfinished
 from .verbs_dead import DeadVerbs
@@ -159,6 +160,7 @@ class BaseClient(RunCalls, EventVerbs, DeadVerbs, LogVerbs):
     def _drop(self, handle: Any) -> None:
         """Nobody waits for this any more."""
 
+    @tells_policies(jobs=True)
     def put(
         self,
         name: str,
@@ -409,7 +411,7 @@ class BaseClient(RunCalls, EventVerbs, DeadVerbs, LogVerbs):
         return self._do(verbs_queues.queue_resume(name), timeout)
 
     def queue_purge(self, name: str, *, timeout: Any = None) -> int:
-        """Cancel all runs of a queue that wait, also for an instant or a retry; what is leased goes on. How many."""
+        """Cancel all runs of a queue that wait, also for an instant or a retry; what is leased goes on. How many. NotFoundError."""
         return self._do(verbs_queues.queue_purge(name), timeout)
 
     def _listing(self, pages: Callable[[], Pages[T]], timeout: Any) -> Listing[T]:

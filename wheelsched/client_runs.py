@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from . import verbs_runs
 from .bulk_runs import enqueue_many_flow, group_flow
+from .policies import tells_policies
 from .views_runs import Group
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class RunCalls(ABC):
     def run(self, run_id: str, *, timeout: Any = None) -> Run:
         """A run. NotFoundError."""
 
+    @tells_policies(jobs=False)
     def enqueue(
         self,
         call: Call,
@@ -72,6 +74,7 @@ class RunCalls(ABC):
         """
         return self._carry_out(enqueue_many_flow(calls, self._verbs.exts), timeout)
 
+    @tells_policies(jobs=False)
     def group(
         self,
         calls: Iterable[Call],

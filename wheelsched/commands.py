@@ -11,7 +11,7 @@ from .apply import apply, stage
 from .arguments import done, text, whole
 from .errors import FailedPreconditionError, InvalidArgumentError
 from .misfire import SKIP_PAUSED, Catching, owed_after, plan_unattended, skip_unattended, unsettled
-from .model import NEVER, NOTE_MAX, JobState, RunState
+from .model import NEVER, NOTE_MAX, JobState, RunState, parse_job_name
 from .overlap import cancel_rows
 from .put import job_row, put, put_many
 from .schedules import KIND_AFTER, KIND_AT, KIND_MANUAL
@@ -63,6 +63,8 @@ def pause(engine: Engine, cmd: Incoming) -> bytes:
     """Stop triggering until resume; open runs go on."""
     row = job_row(engine, cmd.request.args)
     note = text(cmd.request.args, "note", NOTE_MAX)
+    if parse_job_name(cmd.request.args.get("name")).partition("/")[2].startswith("~"):
+        raise FailedPreconditionError("runs of enqueue can't be paused, they have no schedule: pause their queue, `queue pause NAME`")
     state = engine.state.jobs.gather(np.array([row], np.uint32))["state"][0]
     if state == JobState.FINISHED:
         raise FailedPreconditionError("the job is finished: nothing is left to pause")

@@ -36,6 +36,7 @@ BYTES_MAX: Final = 1024 * 1024  # so many bytes: a server does nothing else mean
 PATTERNS_MAX: Final = 100
 GLOB_MAX: Final = 400
 _BLOCKS_KEPT: Final = 16
+_NO_POSITION: Final = "is no position of an event (the first column of `wheelsched events`) and not `oldest`"
 _NONE: Final = 2**32 - 1
 _LEASED, _CREATED, _STALE = NUMBER["run.leased"], NUMBER["run.created"], NUMBER["run.stale"]
 
@@ -134,9 +135,9 @@ class Pager:
         try:
             generation, seq, row = (int(x) for x in wanted.since.split("."))
         except ValueError:
-            raise InvalidArgumentError(f"since: {wanted.since[:60]!r} is no position of an event") from None
+            raise InvalidArgumentError(f"since: {wanted.since[:60]!r} {_NO_POSITION}") from None
         if generation < 1 or seq < 1 or row < 0:
-            raise InvalidArgumentError(f"since: {wanted.since[:60]!r} is no position of an event")
+            raise InvalidArgumentError(f"since: {wanted.since[:60]!r} {_NO_POSITION}")
         trail = self._state.trail
         self.check((seq, row))
         ends = next((at for at, number in trail.starts if number > generation), durable + 1)

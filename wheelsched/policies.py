@@ -3,15 +3,56 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .errors import InvalidArgumentError
 from .model import ATTEMPTS_MAX, CATCHUPS, OVERLAPS, US, parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-__all__ = ["Catchup", "Overlap", "Retry"]
+__all__ = ["MEANINGS", "Catchup", "Overlap", "Retry", "tells_policies"]
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+MEANINGS: Final = {  # policy -> what it is, and what it is when not given; the first ones are of jobs alone
+    "overlap": 'while an earlier run is active: a word, or Overlap(word, max=N) ("skip")',
+    "catchup": 'of what was missed: a word, or Catchup(word, window=, max=) ("latest")',
+    "start": "no occurrence before this instant",
+    "end": "no occurrence after this instant",
+    "max_runs": "finished after so many runs",
+    "jitter": 'spread starts over this long, or a part of the period such as "10%"',
+    "calendar": "names of calendars that block occurrences: one, or a list",
+    "late_after": "a run that has not started so long after its time is marked late",
+    "on_missed": "name of a job to trigger when occurrences were not run, or a run is late",
+    "pause_after": "pause the job after so many dead runs one after another",
+    "queue": 'the ready line ("default")',
+    "priority": "0 to 9, 9 first (5)",
+    "timeout": 'of one attempt, from user code\'s first instruction ("1h")',
+    "heartbeat_timeout": "an attempt that calls no heartbeat() for so long is ended",
+    "retry": "Retry(...), or a number of attempts (3)",
+    "expires_after": "not started any more so long after its time: cancelled",
+    "concurrency_key": "one run of a key is leased at a time, or as its queue says",
+    "concurrency": "runs of the job (enqueued: of the task in its namespace) that are leased at once",
+    "redact": "names of argument fields that are shown to nobody",
+    "on_success": "name of a job to trigger when a run succeeded",
+    "on_failure": "name of a job to trigger when a run will not succeed: out of attempts, or expired",
+    "on_dead": "name of a job to trigger when a run is a dead letter",
+}
+_OF_JOBS: Final = 10
+
+
+def tells_policies(*, jobs: bool) -> Callable[[F], F]:
+    """Add to a method's docstring what its `policies` are: all, or those of a single run."""
+
+    def add(f: F) -> F:
+        lines = [f"{name}: {text}" for name, text in list(MEANINGS.items())[0 if jobs else _OF_JOBS :]]
+        title = 'Policies, by name (durations as timedelta, seconds or text such as "90s"):'
+        if f.__doc__ is not None:
+            f.__doc__ = "\n".join([f.__doc__.rstrip(), "", f"        {title}", "", *(f"            {line}" for line in lines), "        "])
+        return f
+
+    return add
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,8 @@ answered as the first was and does nothing.
     queue_set     rid, name, settings {concurrency, key_concurrency, burst (whole numbers), rate, key_rate (texts: "100/s", "5/m",
                   "10/30s"), weights {namespace: 1…1000}}: those alone that change; nil takes one away -> a queue
     queue_pause   rid, name -> a queue: nothing is leased from it; runs wait      queue_resume  rid, name -> a queue
-    queue_purge   rid, name -> count: all its open runs that no worker holds are cancelled, those made meanwhile left alone
+    queue_purge   rid, name -> count: all its open runs that no worker holds are cancelled, those made meanwhile left alone; not_found for
+                  a queue that nothing has named
     queues        -> [a queue]: {name, settings, queued, leased (runs), oldest_us (since when the one that waits longest does, or nil),
                   paused (bool)}
 

@@ -90,6 +90,12 @@ def connect_error(path: str, error: OSError) -> WheelschedError:
     return UnavailableError(f"no connection to {path}: {error.strerror or error}", path=path)
 
 
+def _repeat(ask: Ask[Any]) -> str:
+    """How a command that may have been done is done once."""
+    keyless = ask.verb in ("enqueue", "trigger", "group") and ask.args.get("key") is None
+    return ": give it a key (--key), then a repeat is harmless" if keyless else ""
+
+
 class Session:
     """Requests in, bytes out; bytes in, answers out. The driver makes connections when `connect_at` has come."""
 
@@ -151,11 +157,12 @@ class Session:
         if give_up_at is not None and now >= give_up_at:
             raise UnavailableError(
                 f"no answer from {self._path}: the connection was lost and not made again within {self._retry_for:g} s; "
-                f"{opened.ask.verb} may have been done",
+                f"{opened.ask.verb} may have been done{_repeat(opened.ask)}",
                 path=self._path,
             )
         if end is not None and now >= end:
-            raise DeadlineExceededError(f"{opened.ask.verb}: no answer from {self._path} in time; it may have been done", path=self._path)
+            message = f"{opened.ask.verb}: no answer from {self._path} in time; it may have been done{_repeat(opened.ask)}"
+            raise DeadlineExceededError(message, path=self._path)
         return min((at - now for at in (give_up_at, end) if at is not None), default=None)
 
     def connected(self) -> None:

@@ -6,6 +6,7 @@ Checks what a user passed, builds the request's arguments, reads the answer. Lik
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -27,6 +28,7 @@ R = TypeVar("R", bound=RunInfo)
 
 HISTORY_MAX: Final = 10_000  # changes one answer has
 NO_UID: Final = 2**32 - 1  # nobody asked: the server did it
+_DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _CALENDAR: Final = ("mode", "tz", "dates", "yearly", "weekdays", "windows", "daily")
 _ONLY: Final = ("missing", "failed")
 _BACKFILL_OVERLAPS: Final = ("allow", "buffer_all")
@@ -34,6 +36,10 @@ _BACKFILL_OVERLAPS: Final = ("allow", "buffer_all")
 
 def _nominal(value: Any, what: str) -> int:
     """Nominal times are whole milliseconds, rounded up."""
+    if isinstance(value, str) and _DAY.fullmatch(value):
+        raise InvalidArgumentError(
+            f"{what}: {value} is a day, and an instant is wanted, such as next(name, 5) gives; `wheelsched job why` and `skip` take days"
+        )
     return min(-(-parse_instant(value, what) // MS) * MS, INSTANT_MAX_US)
 
 

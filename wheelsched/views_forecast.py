@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -44,7 +44,7 @@ class QueueForecast:
     name: str
     starts: int
     peak: Peak | None
-    counts: tuple[int, ...]  # one a bucket
+    counts: tuple[int, ...] = field(repr=False)  # one a bucket
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -124,7 +124,7 @@ class Forecast:
     end: datetime
     bucket: timedelta
     starts: int
-    counts: tuple[int, ...]
+    counts: tuple[int, ...] = field(repr=False)
     peak: Peak | None
     queues: tuple[QueueForecast, ...]
     held: bool

@@ -12,6 +12,7 @@ from .history_rows import history_rows
 from .output import number, pairs, show_one, table, to_json
 from .serve import default_data_path
 from .shell import Failed, Verbs, say, shell
+from .status import counted
 from .times import Times
 
 
@@ -45,7 +46,7 @@ def verify(directory: str | None) -> None:
     shown = [(name.replace("_", " "), value) for name, value in told.items()]
     show_one(sh, report, lambda: [*pairs(shown), *(f"FOUND {line}" for line in report["findings"]), "ok" if report["ok"] else "damaged"])
     if not report["ok"]:
-        raise Failed(f"{len(report['findings'])} findings in {directory}")
+        raise Failed(f"{counted(len(report['findings']), 'finding')} in {directory}")
 
 
 @admin.command()
@@ -58,7 +59,7 @@ def export(history: bool, target: Any) -> None:  # noqa: ARG001 - the only choic
         target.write(to_json(row) + "\n")
         rows += 1
     target.flush()
-    say(f"{rows} rows exported")
+    say(f"{counted(rows, 'row')} exported")
 
 
 @admin.command()
@@ -99,7 +100,8 @@ def reload() -> None:
     """
     done = shell().client.reload()
     rest = f"; {number(done.finishing)} finish what they have on the old one" if done.finishing else ""
-    show_one(shell(), done.to_dict(), lambda: [f"{number(done.workers)} workers have the new code{rest}"])
+    have = "has" if done.workers == 1 else "have"
+    show_one(shell(), done.to_dict(), lambda: [f"{counted(done.workers, 'worker')} {have} the new code{rest}"])
 
 
 @admin.command()

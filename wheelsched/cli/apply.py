@@ -17,6 +17,7 @@ from .jobs_file import read_jobs_file, shown_path
 from .output import cut, show_one
 from .policies import warn_unserved
 from .shell import Failed, Verb, say, shell
+from .status import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -71,7 +72,7 @@ def apply_command(file: Path, prune: str | None, dry_run: bool) -> None:
         say(remark)
     if sh.table:
         counts = ", ".join(f"{n} {what}" for what, n in done.counts().items())
-        counts += f"; {len(done.calendars)} calendars" if done.calendars else ""
+        counts += f"; {counted(len(done.calendars), 'calendar')}" if done.calendars else ""
         say(f"{'would be: ' if dry_run else ''}{counts}" if done else f"nothing to do: {done.unchanged} unchanged")
 
 

@@ -10,6 +10,7 @@ from ..staging import schedule_words
 from ..views import plain
 from .output import cut, show_many
 from .shell import Failed, say, shell
+from .status import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,13 +48,14 @@ def carry_over(
     jobs = sum(e.job is not None for e in entries)
     count = {kind: sum(e.kind == kind for e in entries) for kind in KINDS}
     say(
-        f"{jobs} jobs {'would be ' if dry else ''}put ({count['manual']} of them manual), {count['dropped']} settings not carried over,"
-        f" {count['skipped']} lines left out, {count['error']} lines in error{advice}"
+        f"{counted(jobs, 'job')} {'would be ' if dry else ''}put ({count['manual']} of them manual),"
+        f" {counted(count['dropped'], 'setting')} not carried over, {counted(count['skipped'], 'line')} left out,"
+        f" {counted(count['error'], 'line')} in error{advice}"
     )
     if any(e.job is not None and e.job.call.task == "command" for e in entries):
         say("commands run as command tasks: the server must run with --allow-commands")
     if count["error"]:
-        raise Failed(f"{count['error']} lines could not be imported")
+        raise Failed(f"{counted(count['error'], 'line')} could not be imported")
 
 
 def _put(entries: Sequence[Entry], policies: Mapping[str, Any], given: Mapping[str, Any], *, paused: bool) -> dict[int, str]:

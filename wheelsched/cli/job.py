@@ -204,7 +204,7 @@ def _each(pattern: str, state: str, act: Callable[[str], JobInfo], word: str) ->
         found = act(pattern)
         _done(found, word.format(found.state))
         return
-    names = [found.name for found in sh.client.jobs(pattern, state)]
+    names = [found.name for found in sh.client.jobs(pattern, state) if "~" not in found.name]  # enqueued runs have no schedule
     show_many(sh, map(act, names), lambda j: j.to_dict(), ["JOB", "STATE"], lambda j: [j.name, j.state], empty=f"no {state} jobs match")
 
 

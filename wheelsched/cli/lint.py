@@ -20,6 +20,7 @@ from .crontab import is_system, read_crontab
 from .jobs_file import read_jobs_file
 from .output import show_many
 from .shell import Failed, Verb, say, shell
+from .status import counted
 from .zone import machine_zone
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def lint(file: Path, form: str, tz: str | None, after: str | None) -> None:
     else:
         show_many(sh, findings, lambda f: {"file": name, **asdict(f), "wrong": f.wrong}, (), lambda _: ())
     wrong = sum(f.wrong for f in findings)
-    say(f"{len(jobs)} schedules read as {form}: {wrong} wrong, {len(findings) - wrong} remarks")
+    say(f"{counted(len(jobs), 'schedule')} read as {form}: {wrong} wrong, {counted(len(findings) - wrong, 'remark')}")
     if wrong:
         raise Failed(f"{wrong} of {name} can't be used as they are")
 
@@ -138,7 +139,7 @@ def _of_expressions(text: str, tz: str, findings: list[Finding]) -> Iterator[_Jo
 def _of_crontab(text: str, tz: str, findings: list[Finding], *, system: bool) -> Iterator[_Job]:
     for entry in read_crontab(text, system=system, tz=tz):
         if entry.kind in ("error", "manual"):
-            note = next((n for n in entry.notes if "never fires" in n), "; ".join(entry.notes))
+            note = next((n.partition(": made a job")[0] for n in entry.notes if "never fires" in n), "; ".join(entry.notes))
             findings.append(Finding(entry.line, "never" if entry.kind == "manual" else "error", entry.text, note))
         elif entry.kind == "skipped":
             findings.append(Finding(entry.line, "field", entry.text, "; ".join(entry.notes)))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .output import number, show_many, show_one
-from .shell import Verbs, shell
+from .shell import Verbs, say, shell
 from .status import counted
 from .times import Times
 
@@ -93,10 +93,17 @@ def _show(q: QueueInfo) -> None:
     show_one(shell(), q.to_dict(), lambda: [f"{q.name}: {state}, limits: {limits(q)}; {waiting}"])
 
 
+def _known(name: str) -> None:
+    """Say it when nobody has named the queue yet: it may be a slip."""
+    if name not in [q.name for q in shell().client.queues()]:
+        say(f"there was no queue {name} until now: nothing was set for it and no definition names it")
+
+
 @queue.command()
 @click.argument("name")
 def pause(name: str) -> None:
     """Let no worker have a run of it until it is resumed; what is leased goes on."""
+    _known(name)
     _show(shell().client.queue_pause(name))
 
 
@@ -104,6 +111,7 @@ def pause(name: str) -> None:
 @click.argument("name")
 def resume(name: str) -> None:
     """Go on with it."""
+    _known(name)
     _show(shell().client.queue_resume(name))
 
 

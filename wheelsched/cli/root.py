@@ -23,7 +23,7 @@ VERBS = {
     "status": ("status:status", "What the server is doing: lags, queues, workers, storage."),
     "top": ("top:top", "Rates, queues and workers, again and again."),
     "health": ("status:health", "One line; exit 0 if all is well."),
-    "admin": ("admin:admin", "Verify a data directory, export the history, hold and release all triggering, tzdiff."),
+    "admin": ("admin:admin", "Verify a data directory, export the history, hold and release all triggering, reload, tzdiff."),
     "bench": ("bench:bench", "Measure a fresh server in a temporary folder."),
 }
 

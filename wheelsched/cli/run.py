@@ -14,6 +14,7 @@ from ..errors import NotFoundError, PayloadError, RunFailed
 from ..tape import STREAMS
 from .output import cut, pairs, show_many, show_one, size, to_json
 from .shell import Failed, Shell, Verbs, clean, exit_code, say, shell
+from .status import counted
 from .times import Times, is_ago, on_a_clock, parse_bound, relative, schedule_zone, span
 from .zone import machine_zone
 
@@ -91,7 +92,7 @@ def run() -> None:
 @run.command("list")
 @click.argument("match", required=False)
 @click.option("--job", "job", metavar="NAME", help="Of a job, or of a glob of names (also as the argument).")
-@click.option("--state", type=click.Choice(STATES))
+@click.option("--state", type=click.Choice(STATES), help="`leased` and `running` find the same runs: those that a worker has.")
 @click.option("--task", metavar="TASK", help="Of a task.")
 @click.option("--queue", metavar="Q", help="Of a queue.")
 @click.option("--namespace", metavar="NS", help="Of the jobs of a namespace.")
@@ -119,7 +120,7 @@ def list_(match: str | None, job: str | None, *, skipped: bool, late: bool, olde
     )
     runs = iter(found)
     empty = {(True, True): "nothing late, nothing skipped", (True, False): "nothing skipped", (False, True): "no late runs"}
-    show_runs(sh, islice(runs, limit or None), empty.get((skipped, late), "no runs"))
+    show_runs(sh, islice(runs, limit or None), empty.get((skipped, late)) or "no runs" + _enqueued(name or "*"))
     if next(runs, None) is not None:
         say(f"the {'oldest' if oldest else 'newest'} {limit} are shown, and there are more: --limit 0 for all, --since for a time")
 
@@ -133,6 +134,12 @@ def in_span(job: str | None, filters: dict[str, Any]) -> dict[str, Any]:
     if any(map(is_ago, given.values())):
         sh.client.queues()  # the server's clock counts; it is known from the first answer on
     return filters | {what: parse_bound(text, tz, sh.now, f"--{what}", end=what == "until") for what, text in given.items()}
+
+
+def _enqueued(name: str) -> str:
+    """Where runs of enqueue are, for who looks for them by their task."""
+    namespace, slash, task = name.rpartition("/")
+    return "" if set(name) & set("~*?[") else f"; those of enqueue: `run list '{namespace}{slash}~{task}'`"
 
 
 def show_runs(sh: Shell, runs: Any, empty: str) -> None:
@@ -250,7 +257,7 @@ def cancel(run_ids: tuple[str, ...], dry_run: bool, **filters: Any) -> None:
         raise click.UsageError("give run ids, or one or more of --match, --state, --task, --queue, --namespace, and perhaps --dry-run")
     if filtered:
         count = sh.client.cancel(dry_run=dry_run, **filters)
-        show_one(sh, {"count": count, "dry_run": dry_run}, lambda: [f"{count} runs {'would be ' if dry_run else ''}cancelled"])
+        show_one(sh, {"count": count, "dry_run": dry_run}, lambda: [f"{counted(count, 'run')} {'would be ' if dry_run else ''}cancelled"])
         return
     show_many(
         sh, (sh.client.cancel(i) for i in run_ids), lambda r: r.to_dict(), ["RUN", "JOB", "STATE"], lambda r: [r.id, r.job, r.state]

@@ -109,6 +109,7 @@ def _globals() -> list[click.Parameter]:
     ]
 
 
+_LONG: Final = 1_000  # characters of a verb's first sentence: never cut
 _SETTINGS: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
@@ -126,6 +127,12 @@ class Verbs(click.Group):
 
     command_class = Verb
     group_class = type
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of verbs, each with the whole of its first sentence."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, verb.get_short_help_str(_LONG)) for name, verb in found if verb is not None])
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs["params"] = [*(kwargs.get("params") or []), *_globals()]

@@ -10,7 +10,7 @@ import click
 from ..config import format_offset
 from ..model import to_datetime, unserved
 from .output import number, pairs, show_one, size
-from .shell import EXIT_FAILED, Failed, Verb, clean, shell
+from .shell import EXIT_FAILED, Verb, clean, shell
 from .times import Times, span
 
 if TYPE_CHECKING:
@@ -110,7 +110,9 @@ def health() -> None:
     sh = shell()
     stats = sh.client.stats()
     wrong = troubles(stats)
-    line = "; ".join(wrong) or f"ok: {number(stats['jobs'])} jobs, {number(stats['queued'])} queued, {len(stats['workers'])} workers"
+    line = "; ".join(wrong) or (
+        f"ok: {counted(stats['jobs'], 'job')}, {number(stats['queued'])} queued, {counted(len(stats['workers']), 'worker')}"
+    )
     show_one(sh, {"ok": not wrong, "troubles": wrong}, lambda: [line])
     if wrong:
-        raise Failed("not healthy", EXIT_FAILED)
+        click.get_current_context().exit(EXIT_FAILED)
