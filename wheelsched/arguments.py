@@ -100,3 +100,11 @@ def column(args: dict[str, Any], name: str, dtype: str, n: int | None = None) ->
     if not isinstance(data, bytes) or len(data) % size or (n is not None and len(data) != n * size):
         raise InvalidArgumentError(f"{name}: a bin of {size} bytes a row is wanted")
     return np.frombuffer(data, dtype).copy()
+
+
+def check_value(data: bytes, what: str) -> None:
+    """InvalidArgumentError for bytes that are no MessagePack value: who gets them could not read them."""
+    try:
+        protocol.decode_value(data, RAW)
+    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.exceptions.UnpackException) as e:
+        raise InvalidArgumentError(f"{what} is no MessagePack value: {type(e).__name__}: {e}") from e

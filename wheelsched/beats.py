@@ -8,12 +8,11 @@ import msgpack
 import numpy as np
 
 from . import protocol
-from .arguments import column
+from .arguments import check_value, column
 from .endings import end_attempts
 from .errors import InvalidArgumentError
 from .live import Beat
 from .model import CHECKPOINT_MAX, KILL_GRACE_US, NEVER, OUTPUT_MAX, PROGRESS_MAX, US, Outcome, RunFlag
-from .payloads import RAW
 from .records import Blobs
 from .sessions import session_of
 from .tape import STREAMS
@@ -37,7 +36,7 @@ def heartbeat(engine: Engine, cmd: Incoming) -> bytes:
     progress = _sparse(args, "progress", n, str, PROGRESS_MAX)
     checkpoints = _sparse(args, "checkpoint", n, bytes, CHECKPOINT_MAX)
     for data in checkpoints.values():
-        _check_value(data)
+        check_value(data, "heartbeat: checkpoint")
     outputs = _outputs(args, n)
     session.lease_until_us = engine.now.mono_us + engine.lease_us if session.kind == "external" else NEVER
     rows, verdict = engine.state.runs.held(ids, token)
@@ -138,11 +137,3 @@ def _outputs(args: dict[str, Any], n: int) -> dict[int, dict[str, tuple[int, byt
                 )
             found[row][name] = at, data
     return found
-
-
-def _check_value(data: bytes) -> None:
-    """What the next attempt could not read is refused."""
-    try:
-        protocol.decode_value(data, RAW)
-    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.exceptions.UnpackException) as e:
-        raise InvalidArgumentError(f"heartbeat: checkpoint is no MessagePack value: {type(e).__name__}: {e}") from e

@@ -45,7 +45,7 @@ def finish(engine: Engine, cmd: Incoming) -> bytes:
     for name, times in (("started_us", started), ("ended_us", ended)):
         if n and not (int(times.min()) >= 0 and int(times.max()) <= INSTANT_MAX_US):
             raise InvalidArgumentError(f"finish: {name} is in microseconds since 1970, up to the year 9999")
-    results, said = _read_results(args.get("result", []), n, outcome)
+    results, said = _read_results(args.get("result", []), n, outcome, foreign=session.kind == "external")
     if n and int(outcome.max()) == Outcome.SNOOZED and any(i not in said for i in np.flatnonzero(outcome == Outcome.SNOOZED).tolist()):
         raise InvalidArgumentError("finish: outcome 8 (snoozed) goes with snooze_us in its result: for how long")
     rows, verdict = engine.state.runs.held(ids, token)
@@ -69,7 +69,7 @@ def finish(engine: Engine, cmd: Incoming) -> bytes:
     return protocol.encode_ok(cmd.request.id, {"verdict": np.where(stale, STALE, ACCEPTED).astype(np.uint8).tobytes()})
 
 
-def _read_results(sparse: Any, n: int, outcome: NDArray[np.uint8]) -> tuple[dict[int, bytes], dict[int, dict[str, Any]]]:
+def _read_results(sparse: Any, n: int, outcome: NDArray[np.uint8], *, foreign: bool) -> tuple[dict[int, bytes], dict[int, dict[str, Any]]]:
     """Result maps by row, as they are kept; and of those that did not succeed, as they came."""
     results: dict[int, bytes] = {}
     said: dict[int, dict[str, Any]] = {}
@@ -79,15 +79,20 @@ def _read_results(sparse: Any, n: int, outcome: NDArray[np.uint8]) -> tuple[dict
         if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], int) or not 0 <= pair[0] < n:
             raise InvalidArgumentError("finish: result is a list of [row, map]")
         row, result = pair
-        results[row], told = read_result(result, int(outcome[row]))
+        results[row], told = read_result(result, int(outcome[row]), foreign=foreign)
         if told is not None:
             said[row] = told
     return results, said
 
 
-def read_result(result: Any, outcome: int) -> tuple[bytes, dict[str, Any] | None]:
-    """A result map as it is kept; and of an attempt that did not succeed, as it came. InvalidArgumentError for what is none."""
+def read_result(result: Any, outcome: int, *, foreign: bool) -> tuple[bytes, dict[str, Any] | None]:
+    """A result map as it is kept; and of an attempt that did not succeed, as it came. InvalidArgumentError for what is none.
+
+    What is not our own worker's (`foreign`) is checked in full: a value that can't be read would fail all who read it later.
+    """
     told = None
+    if foreign and isinstance(result, dict):
+        retries.check_kept(result)
     if isinstance(result, dict) and result.keys() != _PLAIN:
         retries.check_result(result, outcome)
         if outcome != Outcome.SUCCEEDED:
@@ -119,6 +124,7 @@ def end_attempts(engine: Engine, rows: NDArray[np.uint32], outcome: NDArray[np.u
     """
     back = outcome == Outcome.NOT_STARTED
     fields = engine.state.runs.gather(rows)
+    started, ended = _within(fields["queued_us"], started, ended, engine.now.wall_us)
     results = engine.running.with_outputs(fields["token"], results)
     engine.running.forget(fields["token"])
     asked = (fields["flags"] & RunFlag.CANCEL_ASKED) > 0
@@ -155,6 +161,16 @@ def end_attempts(engine: Engine, rows: NDArray[np.uint32], outcome: NDArray[np.u
         _pause_failing(engine, fields["job"][event == Event.EXHAUST])
     engine.turn_of(rows[take])
     engine.end_waits(rows[take & ~retry])
+
+
+def _within(queued: NDArray[np.int64], started: NDArray[np.int64], ended: NDArray[np.int64], now: int
+            ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """When attempts started (0: not known) and ended, as workers say, where that can be: else they ended now. Retention, forecasts and
+    `dead discard --until` go by it, so neither a worker that tells no times nor one with another clock may decide it.
+    """
+    first = np.minimum(queued, now)
+    ended = np.where((ended < first) | (ended > now), now, ended)
+    return np.where(started > 0, np.clip(started, first, ended), 0), ended
 
 
 def _pause_failing(engine: Engine, jobs: NDArray[np.uint32]) -> None:

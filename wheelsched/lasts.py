@@ -48,8 +48,8 @@ class Lasts:
             row = int(job[i])
             result = msgpack.unpackb(results[i], raw=False) if i in results else {}
             if event[i] == Event.SUCCEED:
-                value = result.get("value") or b""
-                self._set(row, value if len(value) <= LAST_MAX else b"", b"")
+                value = result.get("value")
+                self._set(row, value if isinstance(value, bytes) and len(value) <= LAST_MAX else b"", b"")
             elif event[i] in _FAILED and result:
                 said: bytes = msgpack.packb([str(result.get("type", "")), str(result.get("message", ""))[:REASON_MAX]])
                 self._set(row, self.of.get(row, _NONE)[0], said)

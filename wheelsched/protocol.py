@@ -197,6 +197,7 @@ Workers:
                -> verdict (u8 column: 1 accepted, 2 stale)
                outcome: 1 succeeded 2 failed 3 timed_out 4 lost 5 interrupted 6 cancelled 7 not_started (handed back, no attempt spent)
                8 snoozed (no attempt spent). 6 that nobody asked for: the run ends so, with the `reason` of its result.
+               started_us 0: not known. ended_us 0, or not between the moment the run was queued and now: it ended now.
                In a result, beside what a run shows of it: bases, after a failure (texts: names of the type's base classes, nearest
                first, at most 10; for the rules of `retry`); retry_us, after a failure (the next attempt comes so much later, or up to a
                tenth more, and not after the backoff); snooze_us, of outcome 8 (so long the run waits; 100 ms at least); both at most

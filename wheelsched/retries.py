@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from .arguments import check_value
 from .attempts import unpack_past
 from .errors import InvalidArgumentError
 from .model import DELAY_MAX_US, REASON_MAX, SNOOZE_MIN_US, Event, Outcome
@@ -39,6 +40,22 @@ def check_result(result: dict[str, Any], outcome: int) -> None:
     if bases is not None and (not isinstance(bases, list) or len(bases) > _BASES_MAX or
                               not all(isinstance(base, str) and len(base) <= _NAME_MAX for base in bases)):
         raise InvalidArgumentError(f"finish: bases is a list of at most {_BASES_MAX} names")
+
+
+def check_kept(result: Mapping[str, Any]) -> None:
+    """InvalidArgumentError for entries of a result map that nobody could read later."""
+    for name in ("value", "stdout", "stderr"):
+        if not isinstance(result.get(name, b""), bytes | None):
+            raise InvalidArgumentError(f"finish: {name} of a result is bin, not {type(result[name]).__name__}")
+    for name in ("stdout_cut", "stderr_cut"):
+        count = result.get(name, 0)
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < 2**62:
+            raise InvalidArgumentError(f"finish: {name} of a result is a number of bytes")
+    for name in ("type", "message", "traceback"):
+        if not isinstance(result.get(name, ""), str):
+            raise InvalidArgumentError(f"finish: {name} of a result is a text, not {type(result[name]).__name__}")
+    if result.get("value") is not None:
+        check_value(result["value"], "finish: the value of a result")
 
 
 def decide(engine: Engine, row: Any, outcome: int, said: Mapping[str, Any]) -> tuple[int, int]:

@@ -185,7 +185,7 @@ def worker_gone(engine: Engine, gone: WorkerGone) -> None:
 
 def _take(ended: Ended, row: int, results: dict[int, bytes], said: dict[int, dict[str, Any]]) -> tuple[int, int, int]:
     """What a dead executor had finished, as if it had reported it: (outcome, started, ended). InvalidArgumentError for what it can't be."""
-    data, told = read_result(ended.result, ended.outcome)
+    data, told = read_result(ended.result, ended.outcome, foreign=True)
     if ended.outcome == Outcome.SNOOZED and told is None:
         raise InvalidArgumentError("snoozed, without for how long")
     results.pop(row, None)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 DST_MARK: Final = "*"
 DST_LEGEND: Final = f"{DST_MARK} that zone's clock changes on this day"
 _ENDS: Final = (date.min, date.max)
+_YEAR_S: Final = 365.25 * 86_400
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
 
@@ -75,6 +76,8 @@ def span(seconds: float) -> str:
         return f"{seconds * 1000:.3g} ms" if seconds < 0.0995 else f"{seconds * 1000:.0f} ms"
     if seconds < 100:
         return f"{seconds:.3g} s"
+    if seconds > 100 * _YEAR_S:
+        return f"{seconds / _YEAR_S:.0f} years"
     return relative(datetime.fromtimestamp(seconds, UTC), datetime.fromtimestamp(0, UTC)).removeprefix("in ")
 
 
