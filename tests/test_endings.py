@@ -11,10 +11,11 @@ from engine_bench import CALL, FAILED, OK, Bench
 
 from wheelsched import At, Cancel, Every, Retry, RetryAfter, RunFailed, RunTimeout, Snooze, task
 from wheelsched.errors import InvalidArgumentError
-from wheelsched.model import Outcome
+from wheelsched.model import US, Outcome
 from wheelsched.retries import rule_for
 from wheelsched.state import State, recover
 from wheelsched.testing import Simulator
+from wheelsched.turn import WorkerGone
 from wheelsched.verbs import unfinished
 
 CANCELLED, SNOOZED = Outcome.CANCELLED, Outcome.SNOOZED
@@ -207,6 +208,29 @@ def test_losses_have_rules_too(b):
     b.lease()
     b.advance(11)
     assert (run.refresh().state, run.error.type) == ("dead", "wheelsched.WorkerLost")
+
+
+def test_a_process_s_end_has_a_text_for_each_of_its_runs(b):
+    """One that timed out, an innocent one beside it, two of a batch handler, one that was not entered; and rules by their types."""
+    rules = Retry(5, errors={"wheelsched.TimedOut": 1, "wheelsched.WorkerLost": 2})
+    runs = [b.client.enqueue(CALL, retry=rules) for _ in range(5)]
+    tokens = [lease[1] for lease in b.lease()]
+    begun = b.now_us
+    b.advance(3)
+    late = {"type": "wheelsched.TimedOut", "message": "ran longer than its timeout of 1s and did not end when told to (worker 3 was ended by SIGTERM)"}
+    lost = {"type": "wheelsched.WorkerLost", "message": "was in a process that was ended because of another run"}
+    b._step([WorkerGone(
+        b.engine.sessions[50].worker, tokens[3], Outcome.TIMED_OUT, "worker 3 was ended", outcomes={
+            tokens[0]: Outcome.TIMED_OUT, tokens[1]: Outcome.INTERRUPTED, tokens[3]: Outcome.TIMED_OUT,
+        }, calls=[(tokens[2], tokens[3])], errors={tokens[0]: late, tokens[1]: lost, tokens[3]: late},
+        begun={tokens[0]: begun, tokens[1]: begun + US, tokens[3]: begun + 2 * US},
+    )])
+    assert [run.refresh().state for run in runs] == ["dead", "retry_wait", *["queued"] * 3], "the batch handler's spent no attempt"
+    told = [run.attempts[0] for run in runs[:4]]
+    assert [a.outcome for a in told] == ["timed_out", "interrupted", "timed_out", "timed_out"]
+    assert [(a.error.type, a.error.message) for a in told] == [(e["type"], e["message"]) for e in (late, lost, late, late)]
+    assert [int(a.started_at.timestamp() * US) - begun for a in told] == [0, US, 2 * US, 2 * US]
+    assert all(a.ended_at is not None for a in told)
 
 
 def test_definitions_without_rules_are_stored_as_ever(b):

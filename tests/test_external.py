@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -88,9 +89,10 @@ def test_runs_are_executed_and_a_killed_executor_costs_one_attempt(world, tmp_pa
 
 def test_a_timeout_is_enforced(world):
     with Client(world.socket) as ws:
-        run = ws.enqueue(Call("t.sleep", 1000), timeout="500ms", retry=wheelsched.Retry(attempts=1))
+        run = ws.enqueue(Call("t.sleep", 1000), timeout="500ms", retry=wheelsched.Retry(5, errors={"wheelsched.TimedOut": 1}))
         wait_for(lambda: ws.run(run.id).state == "dead", "the end of the run")
         assert [a.outcome for a in ws.run(run.id).attempts] == ["timed_out"]
+        assert ws.run(run.id).error.message.startswith("ran longer than its timeout of 500ms and did not end when told to (worker ")
         assert ws.enqueue(Call("t.add", 1)).result(timeout=30) == 2
 
 
@@ -100,7 +102,9 @@ def test_a_hung_task_is_ended_by_the_heartbeat_timeout_of_its_decorator(world):
         run = ws.enqueue(Call("t.hangs"))
         wait_for(lambda: run.refresh().state == "dead", "the end of the run")
         assert [a.outcome for a in run.attempts] == ["timed_out"]
-        assert "timed out: no heartbeat for 0.5 s: worker" in run.error.message
+        assert run.error.type == "wheelsched.TimedOut"
+        assert re.fullmatch(r"no heartbeat for 0\.5 s, and it did not end when told to \(worker \d+ was ended by SIG\w+\)", run.error.message)
+        assert run.attempts[0].ended_at - run.attempts[0].started_at >= timedelta(milliseconds=500)
 
 
 def test_a_cancel_reaches_the_run(world, tmp_path):

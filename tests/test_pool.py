@@ -71,6 +71,8 @@ def test_kill_mid_run_proves_what_was_started(end, tmp_path):
     gone = end.gone[0]
     assert (gone.worker, gone.started_token, gone.outcome, gone.status) == (1, inside, Outcome.LOST, -9)
     assert "was killed by SIGKILL" in gone.text
+    assert not gone.errors, "nobody has ended it: it was lost, as the text says"
+    assert list(gone.begun_us) == [inside]
     assert done <= gone.started_token < behind[0]
     assert files(tmp_path) == []
 
@@ -132,6 +134,8 @@ def test_a_stopped_executor_is_killed_at_the_timeout(end, tmp_path):
     os.kill(end.executor.pid, signal.SIGSTOP)
     end.until(lambda: end.gone, "the kill")
     assert (end.gone[0].started_token, end.gone[0].outcome, end.gone[0].status) == (token, Outcome.TIMED_OUT, -9)
+    text = "ran longer than its timeout of 600ms and did not end when told to (worker 1 was ended by SIGKILL)"
+    assert end.gone[0].errors == {token: {"type": "wheelsched.TimedOut", "message": text}}
 
 
 def test_a_timeout_of_a_batch_handler(end):
@@ -139,6 +143,8 @@ def test_a_timeout_of_a_batch_handler(end):
     tokens = [end.give("t.batch_stuck", i, timeout_us=t) for i, t in enumerate((HOUR_US, 500_000, HOUR_US))]
     end.until(lambda: end.gone, "the kill")
     assert (end.gone[0].started_token, end.gone[0].outcome) == (tokens[-1], Outcome.TIMED_OUT)
+    assert end.gone[0].errors[tokens[-1]]["message"].startswith("ran longer than the shortest timeout in its batch, 500ms, and did not end ")
+    assert [end.gone[0].call_of(token) for token in (*tokens, tokens[-1] + 1)] == [tokens[-1]] * 3 + [0]
 
 
 def test_cooperative_cancel(end, tmp_path):
@@ -157,6 +163,8 @@ def test_cancel_of_a_deaf_run_kills(end, tmp_path):
     end.pool.cancel(1, token)
     end.until(lambda: end.gone, "the kill")
     assert (end.gone[0].started_token, end.gone[0].outcome, end.gone[0].status) == (token, Outcome.CANCELLED, -15)
+    text = "did not end when told to (worker 1 was ended by SIGTERM)"
+    assert end.gone[0].errors == {token: {"type": "wheelsched.Cancelled", "message": text}}
 
 
 @pytest.mark.parametrize("task", ["t.sleep", "t.batch"])

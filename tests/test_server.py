@@ -1,6 +1,7 @@
 """The real server from outside: bad input, bad luck, two of it, full disks, drains."""
 
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -221,10 +222,13 @@ def test_bad_frames_of_a_worker_are_refused(serving):
 
 def test_a_hung_task_of_the_pool_is_ended_by_its_heartbeat_timeout(serving):
     ws = serving(workers=1).client()
-    run = ws.enqueue(Call("t.sleep", 1000), heartbeat_timeout="500ms", retry=1)
+    run = ws.enqueue(Call("t.sleep", 1000), heartbeat_timeout="500ms", retry=Retry(5, errors={"wheelsched.TimedOut": 1}))
     wait_for(lambda: run.refresh().state == "dead")
     assert [a.outcome for a in run.attempts] == ["timed_out"]
-    assert "timed out: no heartbeat for 0.5 s: worker" in run.error.message
+    assert run.error.type == "wheelsched.TimedOut"
+    assert re.fullmatch(r"no heartbeat for 0\.5 s, and it did not end when told to \(worker \d+ was ended by SIGTERM\)", run.error.message)
+    assert run.attempts[0].started_at is not None
+    assert run.attempts[0].ended_at - run.attempts[0].started_at >= timedelta(milliseconds=500)
     assert ws.enqueue(Call("t.echo", 1)).result(timeout=30) == 1
 
 

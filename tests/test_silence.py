@@ -56,6 +56,12 @@ def test_where_several_run_each_is_judged_by_its_own(make, mode):
     end.until(lambda: end.gone, "the kill")
     assert end.gone[0].outcomes == {beating: Outcome.INTERRUPTED, deaf: Outcome.TIMED_OUT}
     assert end.gone[0].text.startswith("no heartbeat for 0.5 s: worker 1 (pid ")
+    innocent, guilty = end.gone[0].errors[beating], end.gone[0].errors[deaf]
+    assert innocent["type"] == "wheelsched.WorkerLost"
+    assert innocent["message"].startswith("was in a process that was ended because of another run (worker 1 was ended by SIG")
+    assert guilty["type"] == "wheelsched.TimedOut"
+    assert guilty["message"].startswith("no heartbeat for 0.5 s, and it did not end when told to (worker 1 was ended by SIG")
+    assert 0 < end.gone[0].begun_us[beating] <= end.gone[0].begun_us[deaf]
 
 
 def test_a_hung_task_is_killed_and_the_next_run_is_judged_by_its_own_start(make):

@@ -31,29 +31,29 @@ class Exited:
     text: str
     status: int  # exit code, negative for a signal
     can_not_import: bool  # a task module can't be imported: it says so on stderr
+    errors: dict[int, dict[str, str]]  # token -> type and message, of those in `outcomes`; `text` tells what is not here
+    begun_us: dict[int, int]  # token -> when user code was entered (monotonic), likewise
 
     @property
     def outcome(self) -> int:
         """Outcome of what was entered last."""
         return self.outcomes.get(self.started_token or 0, Outcome.LOST)
 
-    def together(self, token: int) -> tuple[int, bool]:
-        """Of what was in user code: (outcome, was it in one call with other runs?)."""
-        for first, last in self.calls:
-            if first <= token <= last:
-                return self.outcomes.get(last, Outcome.LOST), True
-        return self.outcomes.get(token, Outcome.LOST), False
+    def call_of(self, token: int) -> int:
+        """The token under which the others know of a run that was in one call with other runs; 0 for one that was not."""
+        return next((last for first, last in self.calls if first <= token <= last), 0)
 
 
 class Place:
     """Where an executor shows one run (or one call of a batch handler) that is in user code, and how far its ending has come."""
 
-    __slots__ = ("ending", "next_step_us", "silent_us", "step", "why", "words")
+    __slots__ = ("because", "ending", "next_step_us", "silent_us", "step", "why", "words")
 
     def __init__(self, words: memoryview) -> None:
         self.words = words
         self.ending = 0  # the token whose run is being ended
         self.why = 0
+        self.because = ""  # how the text of its error begins, of a timeout
         self.silent_us = 0  # the heartbeat_timeout that is the reason
         self.step = 0  # 0 told, 1 SIGTERM sent, 2 SIGKILL sent
         self.next_step_us = NEVER
@@ -131,3 +131,14 @@ def outcome_of(executor: Executor, place: Place, token: int) -> int:
     if place.ending == token:
         return place.why
     return Outcome.INTERRUPTED if executor.ended else Outcome.LOST
+
+
+def error_of(executor: Executor, place: Place, token: int, how: str) -> dict[str, str]:
+    """Type and message of a run in whose user code an executor was that we have ended; `how`: "was ended by SIGTERM"."""
+    by = f"(worker {executor.worker} {how})"
+    if place.ending != token:
+        return {"type": "wheelsched.WorkerLost", "message": f"was in a process that was ended because of another run {by}"}
+    heeded = "was told to end" if not place.step else "was ended at once" if token in executor.kills else "did not end when told to"
+    if place.why == Outcome.CANCELLED:
+        return {"type": "wheelsched.Cancelled", "message": f"{heeded} {by}"}
+    return {"type": "wheelsched.TimedOut", "message": f"{place.because} {heeded} {by}"}

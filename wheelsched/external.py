@@ -417,14 +417,19 @@ class Supervisor:
     def _settle(self, slot: Slot, event: Exited) -> None:
         """Answer for a dead executor."""
         lost = {"type": "wheelsched.WorkerLost", "message": event.text, "traceback": ""}
-        started = event.started_token or 0
+        started, now = event.started_token or 0, _mono_us()
+        wall_us = time.time_ns() // 1_000 + (0 if slot.hello is None else int(slot.hello["clock_offset_us"]))
         rows = []
         for token, run_id in sorted(slot.held.items()):
             if token in event.ended:
                 rows.append(Completion(token, run_id, *event.ended[token]))
             elif token <= started:
-                outcome, together = event.together(token)
-                rows.append(Completion(token, run_id, outcome, result={**lost, "together": True} if together else lost))
+                call = event.call_of(token)
+                known = call or token
+                outcome, error = event.outcomes.get(known, int(Outcome.LOST)), event.errors.get(known, lost)
+                begun = wall_us - (now - event.begun_us[known]) if known in event.begun_us else 0
+                result = {"traceback": "", **error, **({"together": True} if call else {})}
+                rows.append(Completion(token, run_id, outcome, begun, wall_us, result))
             else:
                 rows.append(Completion(token, run_id))
         slot.held.clear()

@@ -68,7 +68,9 @@ class Retry:
 
     A name, here and in `not_on`, fits a type when its parts stand in the type's full name in that order and both end alike, as
     "requests.Timeout" and "Timeout" fit requests.exceptions.Timeout. The type comes first, then its base classes, nearest first; of
-    names that fit one class that with the most parts counts. Failures without exception: wheelsched.TimedOut, wheelsched.WorkerLost.
+    names that fit one class that with the most parts counts. Failures without exception: wheelsched.TimedOut (it ran longer
+    than its timeout, or sent no heartbeat for too long; also when its process had to be ended for that) and wheelsched.WorkerLost
+    (its process ended otherwise, or its worker was not heard of for a lease).
     """
 
     attempts: int = 3

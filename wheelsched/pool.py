@@ -27,8 +27,8 @@ import numpy as np
 
 from . import process
 from .builtin import Allowed
-from .executors import Executor, Exited, Place, outcome_of
-from .model import KILL_GRACE_US, LEASE_US, NEVER, US, Outcome
+from .executors import Executor, Exited, Place, error_of, outcome_of
+from .model import KILL_GRACE_US, LEASE_US, NEVER, US, Outcome, format_duration
 from .process import StartedFile
 from .wear import wear_text
 from .worker import EXIT_IMPORT
@@ -233,8 +233,12 @@ class Pool:
                 if token in executor.cancels and not first:  # one run's cancel ends no batch handler
                     self._end(executor, place, token, Outcome.CANCELLED, now)
                 elif now >= min(NEVER, since + timeout):
+                    limit = f"the shortest timeout in its batch, {format_duration(timeout)}," if 0 < first < token else \
+                        f"its timeout of {format_duration(timeout)}"
+                    place.because = f"ran longer than {limit} and"
                     self._end(executor, place, token, Outcome.TIMED_OUT, now)
                 elif now >= min(NEVER, place.beat_us(since) + silence):
+                    place.because = f"no heartbeat for {silence / US:g} s, and it"
                     self._end(executor, place, token, Outcome.TIMED_OUT, now, silence)
             if place.ending and now >= place.next_step_us:
                 self._go_on(executor, place, now)
@@ -313,12 +317,15 @@ class Pool:
         process.signal_group(proc.pid, signal.SIGKILL)
         _kill_commands(executor.file)
         status = proc.wait()
-        outcomes = {token: outcome_of(executor, place, token) for place in executor.places for token, since in [place.inside()] if since}
+        how = f"{_ended(status, ours=executor.ended)}{executor.because}"
+        inside = [(place, *place.inside()) for place in executor.places if place.inside()[1]]
+        outcomes = {token: outcome_of(executor, place, token) for place, token, _ in inside}
+        errors = {token: error_of(executor, place, token, how) for place, token, _ in inside if executor.ended or place.ending == token}
         started = executor.started
         outcome = outcomes.get(started, Outcome.LOST)
         if status:  # one that was told to stop has not died
             self._deaths = 0 if executor.finished_any else self._deaths + 1
-        text = f"worker {executor.worker} (pid {proc.pid}) {_ended(status)}{executor.because}"
+        text = f"worker {executor.worker} (pid {proc.pid}) {how}"
         silent_us = max(place.silent_us for place in executor.places)
         silence = f"no heartbeat for {silent_us / US:g} s: " if silent_us else ""
         if executor.file.text:
@@ -331,7 +338,8 @@ class Pool:
             text = f"cancelled: {text}"
         ended, calls = executor.file.ended, executor.file.calls
         self._forget(executor)
-        return Exited(executor.worker, started, outcomes, calls, ended, text, status, status == EXIT_IMPORT)
+        begun_us = {token: since for _, token, since in inside}
+        return Exited(executor.worker, started, outcomes, calls, ended, text, status, status == EXIT_IMPORT, errors, begun_us)
 
     def _forget(self, executor: Executor) -> None:
         del self.executors[executor.worker]
@@ -358,15 +366,17 @@ class Pool:
         for executor in list(self.executors.values()):
             inside = {executor.started, *(place.words[process.W_STARTED] for place in executor.places if place.inside()[1])}
             outcomes: dict[int, int] = dict.fromkeys(inside, Outcome.INTERRUPTED)
-            status, ended, calls = 0, {}, []
+            status, ended, calls, begun_us = 0, {}, [], {}
             if executor.proc is not None:
                 process.signal_group(executor.proc.pid, signal.SIGKILL)
                 exited = self._bury(executor)
-                status, ended, calls = exited.status, exited.ended, exited.calls
+                status, ended, calls, begun_us = exited.status, exited.ended, exited.calls, exited.begun_us
             else:
                 self._forget(executor)
             text = "interrupted: the worker was stopped"
-            found.append(Exited(executor.worker, max(inside), outcomes, calls, ended, text, status, can_not_import=False))
+            found.append(Exited(
+                executor.worker, max(inside), outcomes, calls, ended, text, status, can_not_import=False, errors={}, begun_us=begun_us,
+            ))
         return found
 
     def _wait(self, until_us: int) -> None:
@@ -393,13 +403,14 @@ def _mono_us() -> int:
     return time.monotonic_ns() // 1_000
 
 
-def _ended(status: int) -> str:
+def _ended(status: int, *, ours: bool) -> str:
     if status >= 0:
         return f"ended with exit code {status}"
+    verb = "ended" if ours else "killed"
     try:
-        return f"was killed by {signal.Signals(-status).name}"
+        return f"was {verb} by {signal.Signals(-status).name}"
     except ValueError:
-        return f"was killed by signal {-status}"
+        return f"was {verb} by signal {-status}"
 
 
 def _kill_commands(file: StartedFile, number: int = signal.SIGKILL) -> None:

@@ -380,8 +380,11 @@ class Server:
         if connection is not None:
             connection.read_all(self.clock.now().mono_us)
             self._drop(connection)
-        gone = WorkerGone(event.worker, event.started_token, event.outcome, event.text, event.outcomes, event.calls, event.ended)
-        self.inputs.append(gone)
+        now = self.clock.now()
+        begun = {token: now.wall_us - (now.mono_us - since) for token, since in event.begun_us.items()}
+        self.inputs.append(WorkerGone(
+            event.worker, event.started_token, event.outcome, event.text, event.outcomes, event.calls, event.ended, event.errors, begun
+        ))
 
     # Questions that may need history
 

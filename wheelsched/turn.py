@@ -45,6 +45,8 @@ class WorkerGone:
     outcomes: dict[int, int] = field(default_factory=dict)  # token -> model.Outcome of others that it was in; those left are lost
     calls: list[tuple[int, int]] = field(default_factory=list)  # (first, last token) of calls for several runs; `outcomes` has the last
     ended: dict[int, Ended] = field(default_factory=dict)  # token -> of what had ended in it, reported or not
+    errors: dict[int, dict[str, str]] = field(default_factory=dict)  # token -> type and message of what it was in; else it was lost
+    begun: dict[int, int] = field(default_factory=dict)  # token -> wall clock, when user code was entered, as far as that is known
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,13 +166,18 @@ def worker_gone(engine: Engine, gone: WorkerGone) -> None:
         for one, how in gone.outcomes.items():
             outcome[token == one] = how
         started, ended = np.zeros(len(rows), np.int64), np.full(len(rows), engine.now.wall_us, np.int64)
+        for one, at in gone.begun.items():
+            started[token == one] = at
         lost: dict[str, Any] = {"type": "wheelsched.WorkerLost", "message": gone.reason}
         said = dict.fromkeys(np.flatnonzero(entered).tolist(), lost)
-        results = dict.fromkeys(said, msgpack.packb(lost, use_bin_type=True))
+        said |= {i: gone.errors[one] for i, one in enumerate(token.tolist()) if one in gone.errors} if gone.errors else {}
+        results = {i: msgpack.packb(error, use_bin_type=True) for i, error in said.items()}
         for first, last in gone.calls:
             call = (token >= first) & (token <= last)
-            outcome[call] = gone.outcomes.get(last, gone.outcome)
-            said |= {i: {**lost, "together": True} for i in np.flatnonzero(call).tolist()}
+            outcome[call], started[call] = gone.outcomes.get(last, gone.outcome), gone.begun.get(last, 0)
+            error = gone.errors.get(last, lost)
+            said |= {i: {**error, "together": True} for i in np.flatnonzero(call).tolist()}
+            results |= dict.fromkeys(np.flatnonzero(call).tolist(), msgpack.packb(error, use_bin_type=True))
         for i, one in enumerate(token.tolist()) if gone.ended else ():
             if one in gone.ended:
                 with suppress(InvalidArgumentError):  # user code that wrote where it should not has spoilt it: lost
