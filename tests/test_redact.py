@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import msgpack
 import pytest
 from click.testing import CliRunner
+from engine_bench import FAILED, Bench
 from hypothesis import given as examples
 from hypothesis import strategies as st
 
@@ -17,6 +19,7 @@ from wheelsched.config import load
 from wheelsched.errors import ConfigError
 from wheelsched.protocol import encode_payload
 from wheelsched.redact import MARK, Redaction, mark_in
+from wheelsched.state import recover
 from wheelsched.testing import Simulator
 
 SECRET = "s3cret-value"
@@ -120,6 +123,29 @@ def test_a_task_that_hides_its_parameters(sim):
         task("t", redact=(1,))(lambda x: None)
 
 
+def test_what_was_put_before_a_worker_announced_the_task():
+    with Bench("2026-01-01T00:00:00Z") as b:
+        ws, early = b.client, Call("u", 1, SECRET, Key=SECRET, more=2)
+        for number in (9, 1):
+            ws.put("a", Call("u", number, SECRET, Key=SECRET, more=2), Manual())
+        ws.enqueue(early, retry=1)
+        b.hello(49, ("u",))
+        assert ws.get("a").kwargs == early.kwargs, "nobody has said yet what is to be hidden"
+        b.finish(b.lease(conn=49), FAILED, conn=49)
+        b.hello(50, ("u",), redact=["key", "1"])
+        for job in (ws.get("a"), *ws.jobs("a"), ws.pause("a"), ws.resume("a")):
+            assert (job.args, job.kwargs) == ([1, MARK], {"Key": MARK, "more": 2})
+        assert SECRET not in "".join(str(change.changes) for change in ws.history("a"))
+        out = io.StringIO()
+        assert ws.export_dead(out) == 1
+        assert (json.loads(out.getvalue())["args"], json.loads(out.getvalue())["kwargs"]) == ([1, MARK], {"Key": MARK, "more": 2})
+        diff = ws.apply([Job("a", Call("u", 3, SECRET + "2"), Manual())], dry_run=True).changes["a"]
+        assert diff["arguments"] == (f"(1, '{MARK}', Key='{MARK}', more=2)", f"(3, '{MARK}')")
+        b.hello(51, ("u",), redact=["key"])
+        assert ws.get("a").args == [1, SECRET], "what was announced last counts"
+        assert recover(b.journal).digest() == b.engine.state.digest()
+
+
 def test_built_in_tasks(sim):
     sim.client.put("web", Http("POST", "https://a.example/", headers={"X-Key": SECRET}, json={"a": 1}), Manual())
     web = sim.client.get("web")
@@ -177,10 +203,10 @@ def fields_of(value):
 
 @examples(st.lists(VALUES, max_size=3), st.dictionaries(st.sampled_from(["a", "B", "c"]), VALUES, max_size=3), st.sampled_from(["A", "b", "É", "0"]))
 def test_any_payload(args, kwargs, name):
-    shown = msgpack.unpackb(Redaction([name]).shown(encode_payload(args, kwargs), {"task": "t"}))
+    shown = msgpack.unpackb(Redaction([name]).shown(encode_payload(args, kwargs), {}, {"task": "t"}))
     for key, value in (*fields_of(shown), *([("0", shown[0][0])] if args else ())):
         assert key.casefold() != name.casefold() or value in (MARK, None, "", [], {})
-    assert Redaction().shown(b"whatever it is", {"task": "t"}) == b"whatever it is"
+    assert Redaction().shown(b"whatever it is", {}, {"task": "t"}) == b"whatever it is"
     if not any(key.casefold() == name.casefold() for key, _ in fields_of([args, kwargs])) and name != "0":
         assert repr(shown) == repr([args, kwargs])
 
@@ -188,7 +214,7 @@ def test_any_payload(args, kwargs, name):
 @examples(st.binary(max_size=40))
 def test_a_payload_that_cannot_be_read_is_hidden(data):
     payload = b"\x92" + data + SECRET.encode()
-    shown = Redaction(["a"]).shown(payload, {"task": "t"})
+    shown = Redaction(["a"]).shown(payload, {}, {"task": "t"})
     assert msgpack.unpackb(shown) is not None
     assert mark_in(payload) in (True, False)
 
@@ -197,7 +223,7 @@ def test_a_payload_that_cannot_be_read_is_hidden(data):
 def test_payloads_that_our_clients_never_make(payload):
     whole = b"\x93" + msgpack.packb(MARK) + payload + b"\x80"
     for data in (payload, whole):
-        assert SECRET not in repr(msgpack.unpackb(Redaction(["a"]).shown(data, {"task": "t"}), strict_map_key=False))
+        assert SECRET not in repr(msgpack.unpackb(Redaction(["a"]).shown(data, {}, {"task": "t"}), strict_map_key=False))
         mark_in(data)
 
 

@@ -143,7 +143,8 @@ def _change(engine: Engine, change: dict[str, Any]) -> dict[str, Any]:
     old, new = _side(engine, change, "old_"), _side(engine, change, "")
     if change["payload"] is not None and old is not None and new is not None:
         specs = [engine.state.specs[change[prefix + "spec"]] for prefix in ("old_", "")]
-        old["payload"], new["payload"] = (p if p is None else engine.redaction.shown(p, *specs) for p in change["payload"])
+        announced = engine.state.announced
+        old["payload"], new["payload"] = (p if p is None else engine.redaction.shown(p, announced, *specs) for p in change["payload"])
     return {
         "at_us": change["at_us"], "uid": change["uid"], "what": _DONE.get(change["what"]) or _what(old, new),
         "version": change["version"], "old": old, "new": new,

@@ -430,7 +430,7 @@ def _change(engine: Engine, plan: Plan, i: int) -> dict[str, Any]:
     payloads = {"old": engine.state.jobs.payload(row), "new": frame.payloads[i]}
     if payloads["old"] != payloads["new"]:  # shown also when they differ in nothing but what is redacted
         for side, payload in payloads.items():
-            sides[side]["payload"] = _shown(engine.redaction.shown(payload, before, wire))
+            sides[side]["payload"] = _shown(engine.redaction.shown(payload, engine.state.announced, before, wire))
     return {"name": display_name(plan.names[i].decode()), **sides}
 
 

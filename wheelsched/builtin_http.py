@@ -129,8 +129,8 @@ class Place:
     target: str  # path and query
 
     @classmethod
-    def of(cls, url: Any) -> Place:
-        """HttpRefused for what is no http:// or https:// address, and for one with a user and a password."""
+    def of(cls, url: Any, what: str = "http: the url") -> Place:
+        """HttpRefused for what is no http:// or https:// address, and for one with a user and a password. `what` it is, for the text."""
         from urllib3.exceptions import LocationParseError  # noqa: PLC0415 - the extra
         from urllib3.util import parse_url  # noqa: PLC0415
 
@@ -139,14 +139,14 @@ class Place:
         except LocationParseError:
             found = None
         if found is None or found.scheme not in _PORTS or not found.host:
-            raise HttpRefused(f"http: {str(url).partition('?')[0][:200]!r} is no http:// or https:// address")
+            raise HttpRefused(f"{what} is no http:// or https:// address")
         if found.auth is not None:
-            raise HttpRefused("http: an address with a user and a password in it: use the header Authorization")
+            raise HttpRefused(f"{what} is an address with a user and a password in it: use the header Authorization")
         return cls(found.scheme, found.host.strip("[]"), found.port or _PORTS[found.scheme], found.request_uri)
 
     @property
     def origin(self) -> str:
-        """scheme://host:port, the port only when it is not the usual one."""
+        """scheme://host:port, the port only when it is not the usual one. All that messages say: paths and queries may be secrets."""
         return f"{self.scheme}://{self.netloc}"
 
     @property
@@ -154,11 +154,6 @@ class Place:
         """What goes into the header Host."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
-
-    @property
-    def shown(self) -> str:
-        """For messages: without the query, in which secrets are common."""
-        return self.origin + self.target.partition("?")[0]
 
 
 @dataclass(slots=True)
@@ -229,10 +224,10 @@ def _redirect(request: Request, status: int, location: str | None) -> None:
     """Change a request to where a redirect points. What another origin must not see is dropped."""
     before = request.place
     if location is None:
-        raise HttpRefused(f"{request.method} {before.shown}: {status} without a Location")
-    request.place = Place.of(urljoin(before.origin + before.target, location))
+        raise HttpRefused(f"{request.method} {before.origin}: {status} without a Location")
+    request.place = _onward(before, location)
     if before.scheme == "https" and request.place.scheme == "http":
-        raise HttpRefused(f"{request.method} {before.shown}: redirected from https to {request.place.shown}, which is not followed")
+        raise HttpRefused(f"{request.method} {before.origin}: redirected from https to {request.place.origin}, which is not followed")
     if status == 303 or (status in (301, 302) and request.method == "POST"):
         request.method, request.body = "HEAD" if request.method == "HEAD" else "GET", b""
         request.headers.pop("content-type", None)
@@ -241,11 +236,23 @@ def _redirect(request: Request, status: int, location: str | None) -> None:
         request.headers = {name: value for name, value in request.headers.items() if name not in _PRIVATE}
 
 
+def _onward(before: Place, location: str) -> Place:
+    """Where a redirect points. HttpRefused for what is no address."""
+    what = f"{before.origin}: where it redirects to"
+    try:
+        return Place.of(urljoin(before.origin + before.target, location), what)
+    except ValueError:  # of urljoin
+        raise HttpRefused(f"{what} is no http:// or https:// address") from None
+
+
 def _verdict(request: Request, status: int, answered: Mapping[str, str], *, followed: bool) -> Exception:
     """What to raise for a status that is no success."""
-    text = f"{request.method} {request.place.shown}: {status}"
+    text = f"{request.method} {request.place.origin}: {status}"
     if status in _REDIRECTS:
-        where = answered.get("location", "nowhere").partition("?")[0][:200]
+        try:
+            where = _onward(request.place, answered["location"]).origin if "location" in answered else "nowhere"
+        except HttpRefused:
+            where = "what is no address"
         why = "one redirect too many" if followed else "redirects are not followed unless `redirects` says how many"
         return HttpRefused(f"{text}, to {where}: {why}")
     if status not in _AGAIN:
@@ -275,7 +282,7 @@ def _exchange(allowed: Allowed, request: Request, keep: int) -> tuple[int, dict[
     """Send the request to the first address that takes a connection; (status, headers in lower case). The body goes to the output."""
     from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError  # noqa: PLC0415 - the extra
 
-    shown = f"{request.method} {request.place.shown}"
+    shown = f"{request.method} {request.place.origin}"
     headers = {**request.headers, "host": request.place.netloc}
     if request.sign:
         now_s, run_id = int(time.time()), current_run().id

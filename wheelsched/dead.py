@@ -184,7 +184,7 @@ def page(engine: Engine, args: dict[str, Any]) -> dict[str, Any]:
     if with_payload:
         wires = [state.specs[number] for number in state.runs.gather(found)["spec"].tolist()]
         for one, row, wire in zip(shown, found.tolist(), wires, strict=True):
-            one["payload"] = engine.redaction.shown(state.runs.blobs(row)[0], wire)
+            one["payload"] = engine.redaction.shown(state.runs.blobs(row)[0], state.announced, wire)
     after = None if last is None else int(state.runs.gather(np.array([last], np.uint32))["order"][0])
     return {"columns": reads.as_columns(shown), "after": after}
 

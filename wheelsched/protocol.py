@@ -147,7 +147,8 @@ answer's `spec` is the resolved form, in which those from jitter on stand only w
     late_after_us  a run that has not started so long after its nominal time is marked late
     redact         1 to 100 names of argument fields: keyword arguments, keys of maps at any depth (letters of either case are equal) and
                    positions ("0" is the first positional argument). Their values are "[redacted]" in every payload that is shown, which
-                   no payload that is sent may have as an argument; those of the task's decorator and of the server are added
+                   no payload that is sent may have as an argument; those of the server are added, and those of the task's decorator as a
+                   worker announced it last, for what was put before that as well
     on_missed      full name of a job to trigger when occurrences were not run, or a run is late
     on_success, on_failure, on_dead   full name of a job to trigger when a run succeeded; will not succeed any more, being a dead letter or
                expired (a cancel is no failure); is a dead letter. Once for each (run, hook). A cycle is refused

@@ -39,7 +39,7 @@ def job(engine: Engine, row: int) -> dict[str, Any]:
     return {
         "name": display_name(state.jobs.names(rows)[0].decode()), "state": JobState(int(f["state"])).name.lower(),
         "spec": {k: v for k, v in wire.items() if k not in SERVER_KEYS}, "param_us": int(f["param_us"]),
-        "payload": engine.redaction.shown(state.jobs.payload(row), wire), "version": int(f["version"]),
+        "payload": engine.redaction.shown(state.jobs.payload(row), state.announced, wire), "version": int(f["version"]),
         "note": state.pauses.get(row) or state.notes.get(row, ""),  # why it is paused, as long as it is
         "pause_note": state.pauses.get(row, ""),
         "next_us": None if none else following, "cursor_us": None if f["cursor_us"] < 0 else int(f["cursor_us"]),

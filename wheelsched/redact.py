@@ -23,21 +23,26 @@ _NOTHING: Final[tuple[Any, ...]] = (None, "", [], {})  # tells nothing, and is s
 
 
 class Redaction:
-    """What is shown of payloads, by the operator's names and each job's."""
+    """What is shown of payloads, by the operator's names, each job's, and what workers announced of tasks."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         """`names`: fields of every job."""
         self._names = frozenset(name.casefold() for name in names)
 
-    def names(self, *wires: Mapping[str, Any]) -> frozenset[str]:
-        """The fields that any of these definitions has redacted."""
-        found = self._names.union(*((*_HOUSE.get(wire["task"], ()), *wire.get("redact", ())) for wire in wires))
+    def names(self, announced: Mapping[str, Mapping[str, Any]], *wires: Mapping[str, Any]) -> frozenset[str]:
+        """The fields that any of these definitions has redacted, or the decorators of their tasks as they were `announced` last: a
+        definition made before that has none of theirs.
+        """
+        found = set(self._names)
+        for wire in wires:
+            task = wire["task"]
+            found.update(_HOUSE.get(task, ()), wire.get("redact", ()), announced.get(task, {}).get("redact", ()))
         positions = [_POSITIONS.get(wire["task"], ()) for wire in wires] if found else ()
-        return found.union(str(i) for names in positions for i, name in enumerate(names) if name in found)
+        return frozenset(found).union(str(i) for names in positions for i, name in enumerate(names) if name in found)
 
-    def shown(self, payload: bytes, *wires: Mapping[str, Any]) -> bytes:
-        """A stored payload as anybody may see it. One that can't be read is hidden as a whole, if there is anything to hide."""
-        names = self.names(*wires)
+    def shown(self, payload: bytes, announced: Mapping[str, Mapping[str, Any]], *wires: Mapping[str, Any]) -> bytes:
+        """A stored payload as anybody may see it: see `names`. One that can't be read is hidden as a whole, if anything is."""
+        names = self.names(announced, *wires)
         if not names:
             return payload
         try:
