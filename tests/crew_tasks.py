@@ -109,3 +109,23 @@ async def batch_async(runs):
 def tell(step):
     current_run().heartbeat(f"step {step}", checkpoint={"step": step})
     return step
+
+
+class LeavingError(Exception):
+    def __str__(self):
+        sys.exit(8)
+
+
+class ClosedError(LeavingError):
+    def __getattribute__(self, name):
+        raise KeyboardInterrupt
+
+
+@task("c.closed")
+def closed():
+    raise ClosedError
+
+
+@task("c.closed_async")
+async def closed_async():
+    raise LeavingError

@@ -211,3 +211,15 @@ def test_places_of_the_started_file(tmp_path):
     assert again.text.startswith("why äwhy")
     alone = process.StartedFile(tmp_path / "5-2.started", create=True)
     assert alone.places == [alone.words]
+
+
+@pytest.mark.parametrize("mode", ["thread", "async"])
+def test_an_exception_that_lets_nobody_look_fails_its_run_only(make, mode):
+    end = make(mode)
+    bad = [end.give("c.closed"), end.give("c.closed_async")]
+    good = end.give_many(4, "c.add", 1)
+    for ended, name in zip(end.finish(*bad), ["ClosedError", "LeavingError"], strict=True):
+        assert (ended[0], ended[3]["type"], ended[3]["message"]) == (
+            Outcome.FAILED, f"crew_tasks.{name}", "<no text: SystemExit in __str__>")
+    assert [value(e) for e in end.finish(*good)] == [2] * 4
+    assert not end.gone

@@ -158,6 +158,7 @@ def test_the_same_request_joins_its_sweep(b, monkeypatch):
     ({"match": "*", "limit": 0}, InvalidArgumentError, "limit"), ({"match": "*", "dry_run": 1}, InvalidArgumentError, "dry_run"),
     ({"error": "x" * 201}, InvalidArgumentError, "error"), ({"since_us": "x"}, InvalidArgumentError, "since_us"),
     ({"match": 5}, InvalidArgumentError, "match"), ({"ids": ["x"]}, InvalidArgumentError, "run id"),
+    ({"ids": [[]]}, InvalidArgumentError, "run id"), ({"ids": [{}]}, InvalidArgumentError, "run id"),
 ])
 def test_what_can_not_be_asked(b, wrong, error, said):
     die(b, "A", "A")
@@ -238,3 +239,9 @@ def test_both_clients_ask_alike(make, short_tmp):
         request.args.pop("rid", None)
         assert (request.verb, request.args) == (verb, args)
     assert json.loads(out.getvalue())["args"] == [1]
+
+
+def test_a_letter_that_is_named_twice_is_one(b):
+    die(b, "A")
+    letter = next(b.client.dead()).id
+    assert b.call(60, ("redrive", {"rid": b"q" * 16, "ids": [letter, letter.upper(), letter]})) == {"count": 1}

@@ -99,7 +99,9 @@ def test_a_run_learns_its_cause_and_is_called_without_it(make):
     ("kind", "name", "message"),
     [("lookup", "LookupError", "not there"), ("memory", "MemoryError", "no more"), ("exit", "SystemExit", "7"),
      ("interrupt", "KeyboardInterrupt", ""), ("long", "ValueError", "m" * ERROR_TEXT_MAX),
-     ("no text", "worker_tasks.raise_.<locals>.SilentError", "<no text: RuntimeError in __str__>")],
+     ("no text", "worker_tasks.raise_.<locals>.SilentError", "<no text: RuntimeError in __str__>"),
+     ("exit in text", "worker_tasks.raise_.<locals>.LeavingError", "<no text: SystemExit in __str__>"),
+     ("no attributes", "worker_tasks.raise_.<locals>.ClosedError", "said")],
 )
 def test_what_user_code_raises_fails_that_run_only(make, kind, name, message):
     end = make()

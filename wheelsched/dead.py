@@ -20,7 +20,7 @@ from .errors import FailedPreconditionError, InvalidArgumentError
 from .model import DELAY_MAX_US, FRAME_JOBS_MAX, NEVER, Event, RunState, Trigger
 from .reads import DEAD_LIST
 from .retries import fits
-from .run_commands import run_row
+from .run_commands import parse_run_id, run_row
 from .sweeps import GLOB_MAX, PIECE, Chosen, Sweep, is_dry, join
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _begin(engine: Engine, cmd: Incoming, event: Event) -> bytes:
 def _by_ids(engine: Engine, ids: Any) -> NDArray[np.uint32]:
     if not isinstance(ids, list) or len(ids) > FRAME_JOBS_MAX:
         raise InvalidArgumentError(f"ids: a list of at most {FRAME_JOBS_MAX} run ids is wanted")
-    rows = np.array([run_row(engine, {"id": i}) for i in dict.fromkeys(ids)], np.uint32)
+    rows = np.array([run_row(engine, {"id": i}) for i in dict.fromkeys(parse_run_id(i).hex() for i in ids)], np.uint32)
     if len(rows) and (engine.state.runs.gather(rows)["state"] != RunState.DEAD).any():
         raise FailedPreconditionError("some of these runs are no dead letters")
     return rows

@@ -22,7 +22,7 @@ from .model import OUTPUT_MAX, Outcome
 from .payloads import NO_EXTS
 from .tasks import Batch, RunContext, Task, enter_run
 from .usage import MEASURED_NS
-from .verdicts import error_result, verdict
+from .verdicts import error_result, trace_of, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -323,7 +323,7 @@ class Runner:
             self._failed(work, row, e)
 
     def _failed(self, work: Work, row: int, error: BaseException) -> None:
-        trace = error.__traceback__
+        trace = trace_of(error)
         while trace is not None and trace.tb_frame.f_globals.get("__name__") in _OUR_FRAMES:
             trace = trace.tb_next
         work.outcome[row], result = verdict(error)

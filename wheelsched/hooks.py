@@ -9,11 +9,11 @@ from __future__ import annotations
 import inspect
 from contextlib import contextmanager
 from importlib import import_module
-from traceback import format_exception
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from .errors import InvalidArgumentError
 from .tasks import RunContext, enter_run
+from .verdicts import error_result, trace_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -109,6 +109,6 @@ def failure_of(function: Callable[[], Any], awaited: Callable[[Any], Any]) -> st
         if inspect.iscoroutine(value):
             awaited(value)
     except BaseException as e:  # noqa: BLE001 - whatever user code raises is told by who called
-        trace = "".join(format_exception(e))
-        return f"{trace}{function.__module__}.{function.__qualname__} failed: {type(e).__name__}: {e}"
+        told = error_result(e, trace_of(e))
+        return f"{told['traceback']}{function.__module__}.{function.__qualname__} failed: {type(e).__name__}: {told['message']}"
     return ""

@@ -13,7 +13,7 @@ from .errors import FailedPreconditionError
 from .hooks import failure_of, surround
 from .model import KILL_GRACE_US, NEVER, US, Outcome
 from .tasks import Batch, Task, check_kept, current_run, enter_run
-from .verdicts import error_result, verdict
+from .verdicts import error_result, trace_of, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -210,5 +210,5 @@ def ended_by(error: BaseException) -> tuple[Outcome, dict[str, Any]]:
     """Outcome and result of a task that raised."""
     outcome, result = verdict(error)
     if outcome == Outcome.FAILED:
-        result |= error_result(error, error.__traceback__)
+        result |= error_result(error, trace_of(error))
     return outcome, result

@@ -17,9 +17,10 @@ from .errors import InvalidArgumentError
 from .model import DELAY_MAX_US, ERROR_TEXT_MAX, REASON_MAX, Outcome, format_duration, parse_duration
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
-__all__ = ["Cancel", "NotRetried", "RetryAfter", "Snooze", "error_result", "verdict"]
+__all__ = ["Cancel", "NotRetried", "RetryAfter", "Snooze", "error_result", "trace_of", "verdict"]
 
 _BASES_MAX: Final = 10
 _NAME_MAX: Final = 200
@@ -71,20 +72,28 @@ class NotRetried(Exception):  # noqa: N818 - raised by user code, where it reads
 
 
 def verdict(error: BaseException) -> tuple[Outcome, dict[str, Any]]:
-    """How an attempt that raised this ended, and what its result map says of it beside the error."""
-    if isinstance(error, Snooze):
-        return Outcome.SNOOZED, {"snooze_us": error.delay_us, **_because(error)}
-    if isinstance(error, Cancel):
-        return Outcome.CANCELLED, _because(error)
-    if isinstance(error, RetryAfter):
-        return Outcome.FAILED, {"retry_us": error.delay_us}
-    if isinstance(error, NotRetried):
+    """How an attempt that raised this ended, and what its result map says of it beside the error. Raises nothing: a verdict of user code
+    whose class has spoilt what it says (by an `__init__` of its own) is a failure.
+    """
+    cls = type(error)  # isinstance would ask the object, and that may raise
+    if issubclass(cls, NotRetried):
         return Outcome.FAILED, {"retry": False}
-    return Outcome.FAILED, {}
+    if not issubclass(cls, _Verdict):
+        return Outcome.FAILED, {}
+    known = BaseException.__dict__["__dict__"].__get__(error)
+    delay, reason = known.get("delay_us"), known.get("reason")
+    because = {"reason": reason} if type(reason) is str and reason else {}
+    if issubclass(cls, Cancel):
+        return Outcome.CANCELLED, because
+    if type(delay) is not int or not 0 <= delay <= DELAY_MAX_US:
+        return Outcome.FAILED, {}
+    return (Outcome.SNOOZED, {"snooze_us": delay, **because}) if issubclass(cls, Snooze) else (Outcome.FAILED, {"retry_us": delay})
 
 
-def _because(error: _Verdict) -> dict[str, str]:
-    return {"reason": error.reason} if error.reason else {}
+def trace_of(error: BaseException) -> TracebackType | None:
+    """Where it was raised. User code's class has no say in it."""
+    found: TracebackType | None = BaseException.__dict__["__traceback__"].__get__(error)
+    return found
 
 
 def _name_of(cls: type) -> str:
@@ -101,20 +110,25 @@ def _bases_of(cls: type) -> dict[str, list[str]]:
 
 
 def error_result(error: BaseException, trace: TracebackType | None) -> dict[str, Any]:
-    """{type, message, traceback} of what user code raised, each text capped; the traceback keeps its end. `bases`, if there are any."""
+    """{type, message, traceback} of what user code raised, each text capped; the traceback keeps its end. `bases`, if there are any.
+
+    Raises nothing: code of the exception's class that does, whatever it raises, is told of in place of what it should have given.
+    """
     cls = type(error)
+    found = {
+        "type": _asked(lambda: _name_of(cls), "<no name: {}>"),
+        "message": _asked(lambda: str(error), "<no text: {} in __str__>")[:ERROR_TEXT_MAX],
+        "traceback": _asked(lambda: "".join(traceback.format_exception(cls, error, trace)), "<no traceback: {}>")[-ERROR_TEXT_MAX:],
+    }
     try:
-        message = str(error)
-    except Exception as e:  # noqa: BLE001 - user code's __str__ may raise anything
-        message = f"<no text: {type(e).__name__} in __str__>"
-    try:
-        text = "".join(traceback.format_exception(cls, error, trace))
-    except Exception as e:  # noqa: BLE001 - as above, and memory may be out
-        text = f"<no traceback: {type(e).__name__}>"
-    texts = {"type": _name_of(cls), "message": message[:ERROR_TEXT_MAX], "traceback": text[-ERROR_TEXT_MAX:]}
-    return {**{key: _text(value) for key, value in texts.items()}, **_bases_of(cls)}
+        return found | _bases_of(cls)
+    except BaseException:  # noqa: BLE001 - as in _asked
+        return found
 
 
-def _text(value: str) -> str:
-    """Without lone surrogates, which UTF-8 can't hold."""
-    return value.encode("utf-8", "backslashreplace").decode()
+def _asked(text: Callable[[], str], missing: str) -> str:
+    """A plain str that UTF-8 can hold, so without lone surrogates."""
+    try:
+        return "".join((text(),)).encode("utf-8", "backslashreplace").decode()
+    except BaseException as e:  # noqa: BLE001 - user code's __str__ and metaclasses may raise anything, and memory may be out
+        return missing.format(type(e).__name__)

@@ -20,7 +20,6 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from collections import deque
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TextIO
@@ -34,6 +33,7 @@ from .kept import ROWS_MAX
 from .outputs import Outputs
 from .tasks import enter_run, load_exts, load_tasks
 from .usage import Meter
+from .verdicts import error_result, trace_of
 from .wear import Wear
 from .wire import FINISH_RESULT_BYTES, FINISH_ROWS_MAX, Teller, Wire, result_size
 
@@ -327,8 +327,9 @@ def main(argv: list[str]) -> int:
         hooks = load_hooks(modules)
         executor.use(load_tasks(modules) | builtin_tasks(executor.runner, Allowed.from_text(allowed)), hooks, load_exts(modules))
     except BaseException as e:  # noqa: BLE001 - the import of a user's module may raise anything
-        file.text = f"the task module {module} can't be imported: {type(e).__name__}: {e}"
-        log.write("".join(traceback.format_exception(e)))
+        told = error_result(e, trace_of(e))
+        file.text = f"the task module {module} can't be imported: {type(e).__name__}: {told['message']}"
+        log.write(told["traceback"])
         log.write(f"wheelsched: executor: {file.text}\n")
         return _leaving(EXIT_IMPORT)
     gc.freeze()
