@@ -123,6 +123,7 @@ class Scripted:
             if not self.connection.read(0):
                 self._serve()
                 self.connection.close()
+                self.pool.hung_up(self.worker)
         for event in self.pool.poll(time.monotonic_ns() // 1_000):
             if self.connection.fileno() >= 0:
                 self.connection.read_all(0)

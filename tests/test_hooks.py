@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import msgpack
@@ -100,6 +105,53 @@ def test_a_stop_hook_is_not_ended_by_sigterm(make, told, monkeypatch):
     [gone] = end.pool.stop()
     assert gone.status == 0
     assert told()[-1] == "closed"
+
+
+@pytest.mark.parametrize(("mode", "concurrency", "worn"), [("process", 1, True), ("process", 1, False), ("thread", 2, True), ("async", 2, False)])
+def test_a_stop_hook_that_hangs_is_ended_and_the_next_process_comes_at_once(make, told, monkeypatch, mode, concurrency, worn):
+    monkeypatch.setenv("HOOKS_SLOW", "1000")
+    end = make(mode, concurrency, max_runs=int(worn), exit_us=200_000, kill_grace_us=200_000)
+    for _ in range(3):
+        value(end.finish(end.give("h.pool"))[0])
+        end.gone.clear()
+        gone = stopped(end)
+        assert (gone.status, gone.outcomes) == (-signal.SIGKILL, {})
+        assert re.fullmatch(r"worker \d \(pid \d+\) did not exit after its last run: killed", gone.text)
+        assert told()[-1] == "closing", "the hook that hangs is the next one"
+        end.stopping = False
+        end.spawn()
+        assert end.executor.pid, "an end like this is no early death"
+
+
+def test_stop_hooks_that_hang_stop_no_external_worker(serving, tmp_path):
+    server = serving(workers=0)
+    code = ("import sys; from wheelsched.external import Supervisor; "
+            "sys.exit(Supervisor(sys.argv[1], ['hook_tasks'], max_runs=1, exit_us=200_000).run())")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([HERE, str(Path(HERE).parent)]), "TMPDIR": str(server.folder),
+           "HOOKS_FILE": str(tmp_path / "told"), "HOOKS_SLOW": "1000"}
+    with server.client() as ws, (tmp_path / "log").open("wb") as log:
+        worker = subprocess.Popen([sys.executable, "-c", code, server.socket], env=env, stderr=log)
+        try:
+            runs = [ws.enqueue(Call("h.pool")) for _ in range(2)]
+            assert len({run.result(timeout=60)[1] for run in runs}) == 2
+            worker.terminate()
+            assert worker.wait(60) == 0
+        finally:
+            worker.kill()
+            worker.wait()
+        assert {a.outcome for run in runs for a in ws.run(run.id).attempts} == {"succeeded"}
+    assert "did not exit after its last run: killed" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.slow
+def test_a_stop_hook_that_hangs_holds_up_no_server(serving, tmp_path):
+    env = {"HOOKS_FILE": str(tmp_path / "told"), "HOOKS_SLOW": "1000"}
+    server = serving("--tasks", "hook_tasks", "--max-runs", "1", env=env, paths=[HERE])
+    with server.client() as ws:
+        runs = [ws.enqueue(Call("h.pool")) for _ in range(2)]
+        assert len({run.result(timeout=60)[1] for run in runs}) == 2
+        assert {a.outcome for run in runs for a in ws.run(run.id).attempts} == {"succeeded"}
+    assert "did not exit after its last run: killed" in server.log.read_text()
 
 
 def test_a_server_that_stops_waits_for_stop_hooks(serving, tmp_path):

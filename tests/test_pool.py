@@ -307,6 +307,9 @@ def test_early_deaths_are_backed_off(tmp_path, monkeypatch):
             assert poll.poll(30_000)
             assert [e.can_not_import for e in pool.poll(before)] == [True]
             executor.sock.close()
+        executor = pool.spawn(5, at_once=True)
+        assert executor.pid
+        executor.sock.close()
     finally:
         pool.stop()
         pool.close()

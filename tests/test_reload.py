@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import signal
 import threading
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
-from scripted import wait_for
+from scripted import alive, wait_for
 
 from wheelsched import Call, FailedPreconditionError, PermissionDeniedError
 from wheelsched.cli.root import cli
+from wheelsched.model import NEVER
+from wheelsched.server_reload import Reload
 
 CODE = """
 import os, time
@@ -140,6 +144,63 @@ def test_many_who_ask_at_once_are_all_answered(world):
         assert found == [2, 2, 2]
         assert versions(ws) == {5}
         wait_for(lambda: len(ws.stats()["workers"]) == 2, "two workers")
+
+
+def test_a_newer_reload_ends_a_newcomer_that_hangs(world):
+    server = world()
+    with server.client() as ws:
+        pid = server.folder / "pid"
+        hangs = f"import os, time\nopen({str(pid) + '.new'!r}, 'w').write(str(os.getpid()))\nos.rename({str(pid) + '.new'!r}, {str(pid)!r})\n"
+        world.write(hangs + "time.sleep(3600)")
+        found = []
+        asker = threading.Thread(target=lambda: found.append(ws.reload(timeout=120).workers))
+        asker.start()
+        wait_for(pid.exists, "the import that hangs")
+        assert versions(ws) == {1}
+        world.write(CODE.format(version=6))
+        assert ws.reload(timeout=120).workers == 2
+        asker.join()
+        assert found == [2]
+        assert versions(ws) == {6}
+        wait_for(lambda: not alive(int(pid.read_text())), "the end of the one that hung")
+        wait_for(lambda: len(ws.stats()["workers"]) == 2, "two workers")
+    assert "because a newer reload has begun" in server.log.read_text()
+
+
+def test_a_newcomer_has_so_long_to_begin():
+    engine = SimpleNamespace(sessions={1: SimpleNamespace(worker=1, tasks=["v"]), 2: SimpleNamespace(worker=2, tasks=["v"])},
+                             retiring=set(), seekers=[])
+    log, killed, numbers = [], [], count(3)
+    reload = Reload(engine, lambda: next(numbers), lambda worker, _: killed.append(worker), log.append, begin_us=60_000_000, slow_us=5_000_000)
+    assert reload.wake_us == NEVER
+    reload.want()
+    reload.step([1, 2], 100, stopping=False)
+    assert reload.wake_us == 5_000_100
+    reload.step([1, 2, 3], 5_000_099, stopping=False)
+    assert log == ["reload: replacing 2 workers, one after another"]
+    reload.step([1, 2, 3], 5_000_100, stopping=False)
+    assert log[1:] == ["reload: waiting for worker 3: importing, or in its on_start"]
+    engine.sessions[3] = SimpleNamespace(worker=3, tasks=["v"])
+    reload.step([1, 2, 3], 60_000_200, stopping=False)
+    assert (reload.wake_us, killed, engine.retiring) == (65_000_200, [], {1}), "each newcomer has its own time"
+    reload.step([1, 2, 3, 4], 120_000_200, stopping=False)
+    assert killed == [4]
+    assert log[-1] == (
+        "reload: the old code goes on in 1 of 2 workers: worker 4 has not finished importing, or its on_start, after 1m: killed")
+    assert reload.wake_us == NEVER
+    assert reload.gone(4, "it was killed"), "nobody takes its place"
+    assert not reload.gone(2, "it died")
+
+
+def test_a_reload_where_all_have_ended_meanwhile_says_so():
+    engine = SimpleNamespace(sessions={}, retiring=set(), seekers=[])
+    log = []
+    reload = Reload(engine, lambda: 2, lambda worker, _: None, log.append)
+    reload.want()
+    reload.step([1], 0, stopping=False)
+    assert not reload.gone(1, "worn out")
+    assert reload.gone(2, "no such module")
+    assert log[-1] == "reload: no worker has code that can be imported: no such module"
 
 
 def test_who_may_not_and_where_there_is_nothing_to_reload(world):

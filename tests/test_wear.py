@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 import msgpack
 import pytest
-from scripted import Scripted
+from scripted import HOUR_US, Scripted
 
 from wheelsched import Call, ConfigError
 from wheelsched.config import MAX_RSS_MIN, load, parse_size
@@ -107,6 +108,19 @@ def test_a_server_replaces_its_workers_and_no_attempt_is_spent(serving):
             run.refresh()
             assert [a.outcome for a in run.attempts] == ["succeeded"]
     assert "is replaced after 7 runs (max_runs)" in server.log.read_text()
+
+
+def test_a_run_goes_on_when_user_code_has_closed_the_socket(make, tmp_path):
+    end = make(exit_us=HOUR_US)
+    run = end.give("w.held", str(tmp_path / "go"))
+    end.until((tmp_path / "go.begun").exists, "the start of the run")
+    end.pool.hung_up(1)
+    now = time.monotonic_ns() // 1_000
+    end.executor.exit_by_us = end.executor.wake_us = now  # as if the time had passed
+    assert end.pool.poll(now) == []
+    assert end.executor.exit_by_us > now, "looked at again later"
+    (tmp_path / "go").touch()
+    assert end.finish(run)[0][0] == Outcome.SUCCEEDED
 
 
 def test_sizes():

@@ -312,7 +312,7 @@ class AsyncClient(AsyncRunCalls, AsyncEventVerbs, AsyncDeadVerbs, AsyncLogVerbs)
         """As Client.release."""
         return await self._do(self._times.release(), timeout)
 
-    async def reload(self, *, timeout: Any = None) -> Reloaded:
+    async def reload(self, *, timeout: Any = "10m") -> Reloaded:
         """As Client.reload."""
         return await self._do(self._times.reload(), timeout)
 

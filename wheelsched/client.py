@@ -379,9 +379,9 @@ class BaseClient(RunCalls, EventVerbs, DeadVerbs, LogVerbs):
         """Trigger again; what came due meanwhile is decided by each job's policies. `missed` jobs did."""
         return self._do(self._times.release(), timeout)
 
-    def reload(self, *, timeout: Any = None) -> Reloaded:
+    def reload(self, *, timeout: Any = "10m") -> Reloaded:
         """Have the server's own workers import the task code anew, one after another; what they have in hand they finish on the old code.
-        Answers when all have it. FailedPreconditionError when a new process can't begin: then the old ones go on.
+        Answers when all have it. FailedPreconditionError when a new process can't begin, within 60 s: then the old ones go on.
         """
         return self._do(self._times.reload(), timeout)
 

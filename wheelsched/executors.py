@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import process
-from .model import NEVER, Outcome
+from .model import NEVER, US, Outcome
 
 if TYPE_CHECKING:
     import socket
@@ -88,6 +89,8 @@ class Executor:
         self.looked_us = 0  # when it was last seen whether it is stopped
         self.stopped_us = 0  # since when it is
         self.because = ""  # why it was ended otherwise
+        self.exit_by_us = NEVER  # it has closed its end of the socket: when it is ended, or killed, if it has not exited
+        self.late = False  # it had not
         self.group_until_us: int | None = None  # it has ended; what else got the SIGTERM of which it did has until then
         self.cancels: set[int] = set()
         self.kills: set[int] = set()  # of these, the ones that are not told first
@@ -142,3 +145,31 @@ def error_of(executor: Executor, place: Place, token: int, how: str) -> dict[str
     if place.why == Outcome.CANCELLED:
         return {"type": "wheelsched.Cancelled", "message": f"{heeded} {by}"}
     return {"type": "wheelsched.TimedOut", "message": f"{place.because} {heeded} {by}"}
+
+
+def text_of(executor: Executor, status: int, outcome: int, how: str) -> str:
+    """What is told of an executor that has ended; `outcome`: of the run that it was in."""
+    who = f"worker {executor.worker} (pid {executor.pid})"
+    text = f"{who} {how}"
+    silent_us = max(place.silent_us for place in executor.places)
+    silence = f"no heartbeat for {silent_us / US:g} s: " if silent_us else ""
+    if executor.late and status < 0:
+        text = f"{who} did not exit after its last run: killed"
+    elif executor.file.text:
+        text = f"{text}: {executor.file.text}" if status else f"{who} is replaced {executor.file.text}"
+    if executor.ended and len(executor.places) > 1:
+        return f"{silence}{text}, with all that was in it: a run did not end when it was told to"
+    if outcome == Outcome.TIMED_OUT:
+        return f"timed out: {silence}{text}"
+    return f"cancelled: {text}" if outcome == Outcome.CANCELLED else text
+
+
+def how_ended(executor: Executor, status: int) -> str:
+    """As "was killed by SIGKILL"."""
+    if status >= 0:
+        return f"ended with exit code {status}{executor.because}"
+    verb = "ended" if executor.ended else "killed"
+    try:
+        return f"was {verb} by {signal.Signals(-status).name}{executor.because}"
+    except ValueError:
+        return f"was {verb} by signal {-status}{executor.because}"

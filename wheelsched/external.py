@@ -24,7 +24,7 @@ import numpy as np
 from . import process, protocol
 from .errors import UnavailableError
 from .model import DRAIN_US, NEVER, Outcome, format_duration
-from .pool import Pool
+from .pool import EXIT_US, Pool
 from .worker_folder import GENERATION, WorkerFolder, end_leftovers
 
 if TYPE_CHECKING:
@@ -148,9 +148,10 @@ class Supervisor:
     def __init__(
         self, path: str, modules: Sequence[str], *, queues: Sequence[str] = (), concurrency: int = 1, allowed: Allowed | None = None,
         name: str = "", mode: str = "process", max_runs: int = 0, max_rss: int = 0, drain_us: int = DRAIN_US,
+        exit_us: int = EXIT_US,
     ) -> None:
         """`path`: the server's socket; `queues`: names, none for all. `concurrency`: runs at a time, each in an executor of its own
-        in mode "process", together in one in "thread" and "async". `max_runs`, `max_rss`: as for Pool.
+        in mode "process", together in one in "thread" and "async". `max_runs`, `max_rss`, `exit_us`: as for Pool.
         `drain_us`: how long what runs has to end after the first signal; then it is interrupted.
         """
         self.path = path
@@ -161,7 +162,7 @@ class Supervisor:
             self._say(line)
         self._folder = WorkerFolder()
         self.pool = Pool(workers_dir=self._folder.path, modules=modules, allowed=allowed, generation=GENERATION, boot_id=boot,
-                         mode=mode, concurrency=concurrency, max_runs=max_runs, max_rss=max_rss)
+                         mode=mode, concurrency=concurrency, max_runs=max_runs, max_rss=max_rss, exit_us=exit_us)
         self._last_id = 0
         self._last_worker = 0
         self.stopping = 0
@@ -258,6 +259,8 @@ class Supervisor:
             slot.down.flush()
             for body in slot.down.read():
                 self._from_executor(slot, protocol.parse_request(body))
+            if not slot.down.open:
+                self.pool.hung_up(slot.executor.worker)
         up, now = slot.up, _mono_us()
         if up is not None:
             up.flush()
@@ -408,9 +411,10 @@ class Supervisor:
         if event.can_not_import:
             self.failed = True
         slot.ended = bool(self.stopping)
+        if not self.failed and (event.status or not self.stopping):
+            self._say(event.text)
         if self.stopping or self.failed:
             return
-        self._say(event.text)
         slot.parked.clear()
         slot.executor, slot.down = self._spawn()
 

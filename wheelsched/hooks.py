@@ -47,8 +47,9 @@ def on_stop(function: F) -> F:
     """Call this function when an executor process ends in good order, after its last run: at a drain, a reload, a recycling. Those of a
     worker are called in reverse order, each whatever the others raise. It may be a coroutine function, as for `on_start`.
 
-    After them the process ends, within 2 s, whatever threads user code has left. Not called in a process that is killed, as at a timeout,
-    and in one whose `on_start` failed. A server or worker that stops waits for it as for a run.
+    All of them together have 10 s, then the process is ended (SIGTERM, SIGKILL 1 s later), and another one takes its place. After them it
+    ends, within 2 s, whatever threads user code has left. Not called in a process that is killed, as at a timeout, and in one whose
+    `on_start` failed. A server or worker that stops waits for these 10 s too, as long as its drain lasts.
     """
     return _marked(function, "stop")
 

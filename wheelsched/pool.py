@@ -7,6 +7,9 @@ because the pool enforces the timeouts, counted from user code's first instructi
 How a run is ended: the cancel word, which `current_run().cancelled` reads and which cancels a coroutine; after the grace period
 SIGTERM to the group; after another one SIGKILL. The program of a `command` has a group of its own: it gets SIGTERM at once and
 the executor lives on. An executor with several runs at a time is ended as a whole, and the others in it are interrupted.
+
+An executor that closes its end of the socket takes no more runs: told to stop, worn out, or unable to begin. Whatever keeps it from
+exiting then (an `on_stop` that hangs, threads, `atexit`), it has EXIT_US; then SIGTERM, and SIGKILL after another grace period.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ import numpy as np
 
 from . import process
 from .builtin import Allowed
-from .executors import Executor, Exited, Place, error_of, outcome_of
+from .executors import Executor, Exited, Place, error_of, how_ended, outcome_of, text_of
 from .model import KILL_GRACE_US, LEASE_US, NEVER, US, Outcome, format_duration
 from .process import StartedFile
 from .wear import wear_text
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 
 BACKOFF_US: Final = 100_000
 BACKOFF_MAX_US: Final = 30 * US
+EXIT_US: Final = 10 * US  # from the end of its last run to its exit, `on_stop` included
 GROUP_LOOK_US: Final = 20_000
 GONE_WAIT_US: Final = 10 * US  # how long a start waits for the groups of the former generation to be gone
 SUFFIX: Final = ".started"
@@ -59,11 +63,11 @@ class Pool:
     def __init__(
         self, *, workers_dir: str | os.PathLike[str], modules: Sequence[str] = (), allowed: Allowed | None = None,
         generation: int, boot_id: str, kill_grace_us: int = KILL_GRACE_US, mode: str = "process", concurrency: int = 1,
-        lease_us: int = LEASE_US, max_runs: int = 0, max_rss: int = 0,
+        lease_us: int = LEASE_US, max_runs: int = 0, max_rss: int = 0, exit_us: int = EXIT_US,
     ) -> None:
         """`workers_dir` is made when it is missing. OSError when it can't be. `concurrency`: runs at a time in one executor, in
         threads (mode "thread") or coroutines ("async"); in mode "process" always one. `max_runs` and `max_rss` (bytes): after which an
-        executor ends between two runs; 0: never.
+        executor ends between two runs; 0: never. `exit_us`: how long it has then, and whenever it is told to stop.
         """
         self.workers_dir = Path(workers_dir)
         self.workers_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -77,6 +81,7 @@ class Pool:
         self._boot_id = boot_id
         self._grace_us = kill_grace_us
         self.lease_us = lease_us
+        self._exit_us = exit_us
         self._deaths = 0  # in a row, of executors that had finished nothing
         self._by_pidfd: dict[int, Executor] = {}
         self._epoll = select.epoll()
@@ -87,8 +92,8 @@ class Pool:
 
     # Starting
 
-    def spawn(self, worker: int, now_mono_us: int | None = None) -> Executor:
-        """An executor for this worker number, at once or, after early deaths, as soon as the back-off is over."""
+    def spawn(self, worker: int, now_mono_us: int | None = None, *, at_once: bool = False) -> Executor:
+        """An executor for this worker number, `at_once` or, after early deaths, as soon as the back-off is over."""
         assert worker not in self.executors, worker
         now = _mono_us() if now_mono_us is None else now_mono_us
         path = self.workers_dir / f"{self._generation}-{worker}{SUFFIX}"
@@ -101,7 +106,7 @@ class Pool:
             words[process.W_GRACE_US] = self._grace_us
         file.boot_id = self._boot_id
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        executor = Executor(worker, file, ours, theirs, now + self._backoff_us())
+        executor = Executor(worker, file, ours, theirs, now if at_once else now + self._backoff_us())
         self.executors[worker] = executor
         if executor.start_at_us <= now:
             self._start(executor)
@@ -177,6 +182,20 @@ class Pool:
         executor.file.skip(token)  # first: the executor looks there after it has written the token
         self._look(executor, _mono_us())
 
+    def hung_up(self, worker: int) -> None:
+        """The executor has closed its end of the socket, or is gone: if it is not, it has so long to exit."""
+        executor = self.executors.get(worker)
+        if executor is not None and executor.exit_by_us == NEVER:
+            executor.exit_by_us = _mono_us() + self._exit_us
+            self._rearm(executor, _mono_us())
+
+    def kill(self, worker: int, because: str) -> None:
+        """End an executor that was started and holds nothing."""
+        executor = self.executors.get(worker)
+        if executor is not None and executor.group_until_us is None:
+            executor.because = because
+            process.signal_group(executor.pid, signal.SIGKILL)
+
     def running(self) -> dict[int, int]:
         """{token: worker} of what is in user code now."""
         found = {}
@@ -244,6 +263,8 @@ class Pool:
                 self._go_on(executor, place, now)
         if executor.held and now >= executor.looked_us + self._look_us:
             self._look_whether_stopped(executor, now)
+        if now >= executor.exit_by_us:
+            self._hasten(executor, now)
         self._rearm(executor, now)
 
     def _look_whether_stopped(self, executor: Executor, now: int) -> None:
@@ -257,6 +278,14 @@ class Pool:
             executor.because = ", because it had been stopped for about a lease"
             process.signal_group(executor.pid, signal.SIGKILL)
 
+    def _hasten(self, executor: Executor, now: int) -> None:
+        if any(place.inside()[1] for place in executor.places):  # user code has closed the socket: its run goes on
+            executor.exit_by_us = now + self._exit_us
+            return
+        process.signal_group(executor.pid, signal.SIGKILL if executor.late else signal.SIGTERM)
+        executor.late = True
+        executor.exit_by_us = now + self._grace_us
+
     @property
     def _look_us(self) -> int:
         return self.lease_us * 3 // 10
@@ -264,7 +293,7 @@ class Pool:
     def _rearm(self, executor: Executor, now: int) -> None:
         if executor.proc is None or executor.group_until_us is not None:
             return
-        wake, alone = NEVER, len(executor.places) == 1
+        wake, alone = executor.exit_by_us, len(executor.places) == 1
         for place in executor.places:
             if place.ending:
                 wake = min(wake, place.next_step_us)
@@ -317,25 +346,15 @@ class Pool:
         process.signal_group(proc.pid, signal.SIGKILL)
         _kill_commands(executor.file)
         status = proc.wait()
-        how = f"{_ended(status, ours=executor.ended)}{executor.because}"
+        how = how_ended(executor, status)
         inside = [(place, *place.inside()) for place in executor.places if place.inside()[1]]
         outcomes = {token: outcome_of(executor, place, token) for place, token, _ in inside}
         errors = {token: error_of(executor, place, token, how) for place, token, _ in inside if executor.ended or place.ending == token}
         started = executor.started
         outcome = outcomes.get(started, Outcome.LOST)
-        if status:  # one that was told to stop has not died
+        if status and not executor.late:  # one that was told to stop has not died
             self._deaths = 0 if executor.finished_any else self._deaths + 1
-        text = f"worker {executor.worker} (pid {proc.pid}) {how}"
-        silent_us = max(place.silent_us for place in executor.places)
-        silence = f"no heartbeat for {silent_us / US:g} s: " if silent_us else ""
-        if executor.file.text:
-            text = f"{text}: {executor.file.text}" if status else f"{text.partition(' ended')[0]} is replaced {executor.file.text}"
-        if executor.ended and len(executor.places) > 1:
-            text = f"{silence}{text}, with all that was in it: a run did not end when it was told to"
-        elif outcome == Outcome.TIMED_OUT:
-            text = f"timed out: {silence}{text}"
-        elif outcome == Outcome.CANCELLED:
-            text = f"cancelled: {text}"
+        text = text_of(executor, status, outcome, how)
         ended, calls = executor.file.ended, executor.file.calls
         self._forget(executor)
         begun_us = {token: since for _, token, since in inside}
@@ -401,16 +420,6 @@ class Pool:
 
 def _mono_us() -> int:
     return time.monotonic_ns() // 1_000
-
-
-def _ended(status: int, *, ours: bool) -> str:
-    if status >= 0:
-        return f"ended with exit code {status}"
-    verb = "ended" if ours else "killed"
-    try:
-        return f"was {verb} by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"was {verb} by signal {-status}"
 
 
 def _kill_commands(file: StartedFile, number: int = signal.SIGKILL) -> None:

@@ -55,7 +55,7 @@ class Server:
         self.keeper = keeper
         self.engine = engine
         self.forecasts = Forecasts(engine, self._log)
-        self.reload = Reload(engine, self._spawn, self._log)
+        self.reload = Reload(engine, lambda: self._spawn(at_once=True), pool.kill, self._log)
         self.readers = Readers(engine.state, keeper, self._log)
         self.pool = pool
         self.listener = listener
@@ -152,7 +152,7 @@ class Server:
         now = self.clock.now().mono_us
         deadline = min(
             self.wake_mono_us, self.pool.wake_at_mono_us(), self.drain_until_us, self._half_frames_due(), self.keeper.wake_at_us(now),
-            self.readers.wake_us(),
+            self.readers.wake_us(), self.reload.wake_us,
         )
         if self.accept_again_us:
             deadline = min(deadline, self.accept_again_us)
@@ -216,7 +216,7 @@ class Server:
                     needed = request.verb in NEEDED or (request.verb == "finish" and not connection.trusted)
                     found = self.keeper.look_for(request.verb, request.args) if needed else None
                     inputs.append(Incoming(connection.number, request, connection.uid, found, connection.roles))
-        self.reload.step(list(self.pool_connections), stopping=bool(self.stopping))
+        self.reload.step(list(self.pool_connections), now.mono_us, stopping=bool(self.stopping))
         effects = engine.step(now, inputs)
         for connection, request in lookups:
             effects.replies.append((connection.number, self._look_up(request)))
@@ -334,8 +334,12 @@ class Server:
         # A completion that was sent before the peer went counts; other requests of nobody are dropped.
         finishes = [r for r in connection.requests if r.verb == "finish"]
         self.inputs += [Incoming(connection.number, r, connection.uid, None, connection.roles) for r in finishes]
-        if not connection.trusted:  # the pool tells of its own executors
+        if not connection.trusted:
             self.inputs.append(Disconnect(connection.number))
+            return
+        for worker, number in self.pool_connections.items():  # the pool tells when it has ended
+            if number == connection.number:
+                self.pool.hung_up(worker)
 
     def _half_frames_due(self) -> int:
         return min((c.half_since_us + HALF_FRAME_US for c in self.connections.values() if c.half_since_us), default=NEVER)
@@ -352,11 +356,11 @@ class Server:
 
     # The pool
 
-    def _spawn(self) -> int:
-        """One more process; its worker's number."""
+    def _spawn(self, *, at_once: bool = False) -> int:
+        """One more process; its worker's number. `at_once`: whatever became of those before it."""
         self.next_number += 1
         worker = sessions.add_worker(self.engine, self.next_number, f"pool-{self.next_number}", "pool")
-        executor = self.pool.spawn(worker)
+        executor = self.pool.spawn(worker, at_once=at_once)
         self.workers_ready = self.workers_ready or any(s.kind == "pool" and s.tasks for s in self.engine.sessions.values())
         self._add(Connection(self.next_number, executor.sock, os.geteuid(), frozenset(ROLES), trusted=True))
         self.pool_connections[worker] = self.next_number

@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -331,17 +332,20 @@ def main(argv: list[str]) -> int:
         file.text = f"the task module {module} can't be imported: {type(e).__name__}: {told['message']}"
         log.write(told["traceback"])
         log.write(f"wheelsched: executor: {file.text}\n")
-        return _leaving(EXIT_IMPORT)
+        return _leaving(sock, EXIT_IMPORT)
     gc.freeze()
     for function in hooks.start:
         failure = executor.hook(function)
         if failure:
             log.write(f"{failure}\n")
             file.text = f"on_start {failure.splitlines()[-1]}"
-            return _leaving(EXIT_HOOK)
-    code = _serve(executor, log)
+            return _leaving(sock, EXIT_HOOK)
+    try:
+        code = _serve(executor, log)
+    finally:
+        _hang_up(sock)
     _stopped(executor, hooks, log)
-    return _leaving(code)
+    return _leaving(sock, code)
 
 
 def _serve(executor: Executor | Crew, log: TextIO) -> int:
@@ -354,8 +358,15 @@ def _serve(executor: Executor | Crew, log: TextIO) -> int:
         return EXIT_REFUSED
 
 
-def _leaving(code: int) -> int:
+def _hang_up(sock: socket.socket) -> None:
+    """Tell the parent that this process takes no more runs and is about to exit: from now on its time is counted (pool.EXIT_US)."""
+    with suppress(OSError):
+        sock.shutdown(socket.SHUT_WR)
+
+
+def _leaving(sock: socket.socket, code: int) -> int:
     """The exit code; threads that user code has left hold up the end of this process for no longer than LEAVE_S."""
+    _hang_up(sock)
     end = threading.Timer(LEAVE_S, os._exit, [code])
     end.daemon = True
     end.start()

@@ -95,7 +95,8 @@ def reload() -> None:
     """Have the server's workers import the task code anew.
 
     One after another, without a restart; runs that are under way finish on the old code. When a new process can't begin, because a module
-    can't be imported or an `on_start` fails, the old ones go on and the exit code is 4. SIGHUP to the server does the same and logs it.
+    can't be imported or an `on_start` fails, or both take more than 60 s, the old ones go on and the exit code is 4. SIGHUP to the server
+    does the same and logs it.
     Workers outside of the server (`wheelsched worker`) are not touched: start new ones, then stop the old by SIGTERM.
     """
     done = shell().client.reload()
