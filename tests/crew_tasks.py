@@ -113,7 +113,7 @@ def tell(step):
 
 class LeavingError(Exception):
     def __str__(self):
-        sys.exit(8)
+        raise SystemExit(8)
 
 
 class ClosedError(LeavingError):

@@ -53,7 +53,7 @@ def raise_(kind):
     if kind == "exit in text":
         class LeavingError(Exception):
             def __str__(self):
-                sys.exit(8)
+                raise SystemExit(8)
         raise LeavingError
     if kind == "no attributes":
         class ClosedError(Exception):

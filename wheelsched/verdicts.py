@@ -129,6 +129,6 @@ def error_result(error: BaseException, trace: TracebackType | None) -> dict[str,
 def _asked(text: Callable[[], str], missing: str) -> str:
     """A plain str that UTF-8 can hold, so without lone surrogates."""
     try:
-        return "".join((text(),)).encode("utf-8", "backslashreplace").decode()
+        return str.encode(text(), "utf-8", "backslashreplace").decode()  # whatever a subclass of str says
     except BaseException as e:  # noqa: BLE001 - user code's __str__ and metaclasses may raise anything, and memory may be out
         return missing.format(type(e).__name__)
