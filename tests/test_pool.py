@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from scripted import BOOT, FIRST, HOUR_US, Scripted, alive, wait_for
 
 import wheelsched
 from wheelsched import process
+from wheelsched.builtin import Allowed
 from wheelsched.model import NEVER, Outcome
 from wheelsched.pool import Pool, kill_former_generation
 
@@ -165,6 +167,26 @@ def test_cancel_of_a_deaf_run_kills(end, tmp_path):
     assert (end.gone[0].started_token, end.gone[0].outcome, end.gone[0].status) == (token, Outcome.CANCELLED, -15)
     text = "did not end when told to (worker 1 was ended by SIGTERM)"
     assert end.gone[0].errors == {token: {"type": "wheelsched.Cancelled", "message": text}}
+
+
+def test_a_cancelled_request_is_not_asked_first(tmp_path):
+    """It could not heed it. With so much grace the test would fail if it were; a timeout the task keeps by itself."""
+    pytest.importorskip("urllib3", reason="urllib3 is not installed")
+    end = Scripted(tmp_path, allowed=Allowed(http=True, http_nets=("127.0.0.0/8",)), kill_grace_us=300_000_000)
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+            first, second = (f"http://127.0.0.1:{server.getsockname()[1]}/" for server in (one, other))
+            assert end.finish(end.give("http", "GET", first, timeout_us=500_000))[0][0] == Outcome.TIMED_OUT
+            assert not end.gone
+            token = end.give("http", "GET", second)
+            poll = select.poll()
+            poll.register(other, select.POLLIN)
+            end.until(lambda: poll.poll(0), "the request")
+            end.pool.cancel(1, token)
+            end.until(lambda: end.gone, "the end")
+        assert (end.gone[0].started_token, end.gone[0].outcome, end.gone[0].status) == (token, Outcome.CANCELLED, -15)
+    finally:
+        end.close()
 
 
 @pytest.mark.parametrize("task", ["t.sleep", "t.batch"])

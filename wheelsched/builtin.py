@@ -8,9 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from .builtin_command import command
+from .process import W_DEAF
 from .tasks import Task
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .execution import Runner
 
 NOOP: Final = "wheelsched.noop"
@@ -54,6 +57,16 @@ def noop(*_: Any) -> None:
     """Do nothing, with any arguments; for benchmarks."""
 
 
+def _deaf(runner: Runner, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call what can't heed a cancel, because it waits for others all the time: the pool doesn't ask it first."""
+    words = runner.words
+    words[W_DEAF] = 1
+    try:
+        return work(*args, **kwargs)
+    finally:
+        words[W_DEAF] = 0
+
+
 def builtin_tasks(runner: Runner, allowed: Allowed) -> dict[str, Task]:
     """The tasks that every worker has, and those that the operator allowed."""
     found = {NOOP: Task(NOOP, noop, {})}
@@ -62,5 +75,5 @@ def builtin_tasks(runner: Runner, allowed: Allowed) -> dict[str, Task]:
     if allowed.http:
         from .builtin_http import http  # noqa: PLC0415 - as above
 
-        found["http"] = Task("http", partial(http, allowed), {})
+        found["http"] = Task("http", partial(_deaf, runner, partial(http, allowed)), {})
     return found

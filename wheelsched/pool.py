@@ -6,7 +6,8 @@ because the pool enforces the timeouts, counted from user code's first instructi
 
 How a run is ended: the cancel word, which `current_run().cancelled` reads and which cancels a coroutine; after the grace period
 SIGTERM to the group; after another one SIGKILL. The program of a `command` has a group of its own: it gets SIGTERM at once and
-the executor lives on. An executor with several runs at a time is ended as a whole, and the others in it are interrupted.
+the executor lives on. A cancelled `http`, alone in its executor, gets SIGTERM at once too: it hears nothing while it waits. An executor
+with several runs at a time is ended as a whole, and the others in it are interrupted.
 
 An executor that closes its end of the socket takes no more runs: told to stop, worn out, or unable to begin. Whatever keeps it from
 exiting then (an `on_stop` that hangs, threads, `atexit`), it has EXIT_US; then SIGTERM, and SIGKILL after another grace period.
@@ -316,7 +317,8 @@ class Pool:
         words[process.W_CANCEL] = token
         at_once = why == Outcome.CANCELLED and token in executor.kills
         place.step = 1 if at_once else 0  # see _go_on
-        place.next_step_us = now if at_once or words[process.W_COMMAND_PGID] else now + self._grace_us
+        deaf = why == Outcome.CANCELLED and words[process.W_DEAF] and len(executor.places) == 1  # others beside it get the grace period
+        place.next_step_us = now if at_once or deaf or words[process.W_COMMAND_PGID] else now + self._grace_us
 
     def _let_be(self, executor: Executor, place: Place) -> None:
         """The run is over; what comes after it has nothing to do with it."""

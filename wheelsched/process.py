@@ -55,7 +55,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 # Words of the started file. Written by the parent: GRACE, CANCEL, WHY, SILENT, SKIPS and the ring; by the executor: the others.
 (W_MAGIC, W_VERSION, W_PID, W_PGID, W_BEGUN, W_GENERATION, W_WORKER, W_STARTED, W_MONO_NS, W_FIRST, W_CANCEL, W_WHY, W_SKIPS,
- W_COMMAND, W_COMMAND_PGID, W_COMMAND_BEGUN, W_MARK, W_GRACE_US, W_BEAT_NS, W_SILENT_US) = range(20)
+ W_COMMAND, W_COMMAND_PGID, W_COMMAND_BEGUN, W_MARK, W_GRACE_US, W_BEAT_NS, W_SILENT_US, W_DEAF) = range(21)
 W_PLACES: Final = 24  # how many places follow; 0: the file itself is the only one
 W_KEPT: Final = 25  # byte offset of what is kept of ended runs; 0: nothing
 

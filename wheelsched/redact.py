@@ -40,9 +40,9 @@ class Redaction:
         positions = [_POSITIONS.get(wire["task"], ()) for wire in wires] if found else ()
         return frozenset(found).union(str(i) for names in positions for i, name in enumerate(names) if name in found)
 
-    def shown(self, payload: bytes, announced: Mapping[str, Mapping[str, Any]], *wires: Mapping[str, Any]) -> bytes:
+    def shown(self, payload: bytes, announced: Mapping[str, Mapping[str, Any]], wire: Mapping[str, Any], *more: Mapping[str, Any]) -> bytes:
         """A stored payload as anybody may see it: see `names`. One that can't be read is hidden as a whole, if anything is."""
-        names = self.names(announced, *wires)
+        names = self.names(announced, wire, *more)
         if not names:
             return payload
         try:
