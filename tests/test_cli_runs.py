@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from fractions import Fraction
 from pathlib import Path
 
+import msgpack
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -80,3 +82,34 @@ def test_run_list(server):
     args = server.args("runs")
     assert (args["job"], args["state"], args["since_us"], args["limit"]) == ("default/a", "dead", 1_767_225_600_000_000, 3)
     assert len([v for v, _ in server.asked if v == "get"]) == 1, "the zone of a job is asked for once"
+
+
+def test_what_a_run_was_called_with_and_why(server):
+    cause = {"reason": "success", "job": "c/a", "run_id": "ab" * 16, "value": encode_value(b"\xff", "x"), "error": None}
+    payload = msgpack.packb([["x" * 2_000], {"to": "eu"}, {"trace": "1", "cause": cause}], use_bin_type=True)
+    server.answers |= {"run": wire_run("queued", payload=payload), "get": wire_job()}
+    page_ = server("run", "get", RUN_ID).stdout
+    for part in ('args       ["xxx', '{"to": "eu"}', '{"trace": "1"}', f"success of c/a, run {'ab' * 16}"):
+        assert part in page_, page_
+    assert max(map(len, page_.splitlines())) < 1_100
+    told = json.loads(server("run", "get", RUN_ID, "-o", "json").stdout)
+    assert (told["args"], told["kwargs"], told["headers"]) == (["x" * 2_000], {"to": "eu"}, {"trace": "1"})
+    assert (told["cause"]["run_id"], told["cause"]["output"]) == ("ab" * 16, "/w==")
+    for words, text in (
+        ({"reason": "group", "group": "g", "members": 3, "succeeded": 2, "failed": 1, "cancelled": 0},
+         "its group of 3 runs has ended: 2 succeeded, 1 failed"),
+        ({"reason": "missed", "job": "c/a", "jobs": 3, "count": 2, "from_us": NOON_US, "until_us": NOON_US},
+         "2 missed occurrences of c/a and of 2 other jobs"),
+    ):
+        server.answers["run"] = wire_run("queued", payload=msgpack.packb([[], {}, {"cause": words}]))
+        page_ = server("run", "get", RUN_ID).stdout
+        assert text in page_, page_
+        assert not [line for line in page_.splitlines() if line.startswith(("args", "kwargs", "headers"))]
+
+
+def test_since_when_an_attempt_runs(server):
+    attempt = {"attempt": 2, "token": 7, "worker": "w8", "started_us": None, "ended_us": None, "outcome": None, "result": None}
+    server.answers |= {"run": wire_run("leased", attempts=[attempt]), "get": wire_job()}
+    assert "attempt 2  leased on w8, token 7" in server("run", "get", RUN_ID).stdout
+    server.answers["run"] = wire_run("running", attempts=[{**attempt, "started_us": NOON_US}])
+    assert re.search(r"attempt 2  running on w8 for .+, token 7", server("run", "get", RUN_ID).stdout)

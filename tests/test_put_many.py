@@ -26,9 +26,8 @@ from wheelsched import (
     PayloadError,
     protocol,
 )
-from wheelsched.bulk import Bulk
+from wheelsched.bulk import Bulk, PutResults
 from wheelsched.model import FRAME_JOBS_MAX, NEVER
-from wheelsched.views import PutResults
 
 
 @pytest.fixture(params=[Client, Driven], ids=["sync", "async"])

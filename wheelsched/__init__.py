@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .aclient import AsyncClient, AsyncRun
+    from .bulk import PutResults
     from .client import Client, Run, default_socket_path
     from .errors import (
         AlreadyExistsError,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from .tasks import current_run, task
     from .verbs_logs import Log
     from .verdicts import Cancel, NotRetried, RetryAfter, Snooze
-    from .views import Attempt, JobInfo, PutResults, RunError, Waiting
+    from .views import Attempt, JobInfo, RunError, Waiting
     from .views_events import Event
     from .views_queues import QueueInfo
     from .views_runs import Enqueued, EnqueueResults, Group
@@ -132,7 +133,8 @@ _FROM = {
     "tasks": ("current_run", "task"),
     "verbs_logs": ("Log",),
     "verdicts": ("Cancel", "NotRetried", "RetryAfter", "Snooze"),
-    "views": ("Attempt", "JobInfo", "PutResults", "RunError", "Waiting"),
+    "views": ("Attempt", "JobInfo", "RunError", "Waiting"),
+    "bulk": ("PutResults",),
     "views_events": ("Event",),
     "views_queues": ("QueueInfo",),
     "views_runs": ("EnqueueResults", "Enqueued", "Group"),

@@ -69,7 +69,7 @@ def _keep(engine: Engine, token: int, run_id: bytes, progress: str | None, spec:
     beat = live.beats.get(token)
     fresh = beat is None
     if beat is None:
-        beat = live.beats[token] = Beat(run_id)
+        beat = live.beats[token] = Beat(run_id, now.wall_us)
     if spec is not None and (fresh or own):
         if fresh:
             beat.over_us = min(NEVER, now.mono_us + int(engine.specs.timeout[spec]) + SLACK_US)

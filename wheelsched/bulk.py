@@ -9,19 +9,20 @@ from __future__ import annotations
 import re
 import sys
 from array import array
+from bisect import bisect_right
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
 
 import msgpack
 
 from .definition import given_from_api
 from .errors import DeadlineExceededError, InternalError, InvalidArgumentError, UnavailableError, WheelschedError
-from .model import FRAME_JOBS_MAX, NAME_MAX, NAMESPACE_MAX, NEVER, PAYLOAD_MAX, Call, Job, parse_job_name
+from .model import FRAME_JOBS_MAX, NAME_MAX, NAMESPACE_MAX, NEVER, PAYLOAD_MAX, Call, Job, display_name, parse_job_name
 from .payloads import NO_EXTS
 from .protocol import FRAME_MAX, encode_payload, encode_value
 from .schedule import At
 from .session import PIPELINE_MAX, Ask
-from .views import PutResults
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound="Results")
 
-__all__ = ["Bulk", "definition_key", "frames_flow", "little", "put_many_flow"]
+__all__ = ["Bulk", "PutResults", "definition_key", "frames_flow", "little", "put_many_flow"]
 
 _FULL_NAME: Final = re.compile(rf"[A-Za-z0-9._:-]{{1,{NAMESPACE_MAX}}}/[A-Za-z0-9._:/-]{{1,{NAME_MAX}}}", re.ASCII).fullmatch
 _SCALARS: Final = frozenset({str, bytes, float, bool, type(None)})
@@ -273,3 +274,54 @@ def _with_rows(error: WheelschedError, first: int, listed: str) -> WheelschedErr
     if not isinstance(rows, list):
         return error
     return type(error)(error.message, **{**error.detail, listed: [[row + first, message] for row, message in rows]})
+
+
+_PUT_RESULTS: Final = ("unchanged", "created", "updated")
+
+
+class PutResults(Sequence[tuple[str, str]]):
+    """What put_many did, job by job, in the order given: (name, "created" | "updated" | "unchanged")."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []  # of each chunk, for finding a row
+        self._chunks: list[tuple[list[str], bytes]] = []
+        self._length = 0
+
+    def add(self, names: list[str], column: bytes) -> None:
+        """The results of one frame. InternalError when the server's column doesn't fit."""
+        if len(column) != len(names) or (column and max(column) >= len(_PUT_RESULTS)):
+            raise InternalError(f"the server answered {len(names)} jobs with {len(column)} results or unknown ones")
+        self._starts.append(self._length)
+        self._chunks.append((names, column))
+        self._length += len(names)
+
+    def counts(self) -> dict[str, int]:
+        """How many of each: {"unchanged": n, "created": n, "updated": n}."""
+        return {word: sum(column.count(code) for _, column in self._chunks) for code, word in enumerate(_PUT_RESULTS)}
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[str, str]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[tuple[str, str]]: ...
+    def __getitem__(self, index: int | slice) -> tuple[str, str] | list[tuple[str, str]]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._length))]
+        if not -self._length <= index < self._length:
+            raise IndexError(f"row {index}: there are {self._length}")
+        index %= self._length
+        chunk = bisect_right(self._starts, index) - 1
+        names, column = self._chunks[chunk]
+        row = index - self._starts[chunk]
+        return display_name(names[row]), _PUT_RESULTS[column[row]]
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        for names, column in self._chunks:
+            for name, code in zip(names, column, strict=True):
+                yield display_name(name), _PUT_RESULTS[code]
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{n} {word}" for word, n in self.counts().items() if n)
+        return f"<PutResults of {self._length} jobs: {counts}>"

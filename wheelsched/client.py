@@ -42,12 +42,13 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from .bulk import PutResults
     from .model import Call, Job
     from .payloads import Ext
     from .session import Ask
     from .staging import Applied
     from .verbs import Pages
-    from .views import JobInfo, PutResults
+    from .views import JobInfo
     from .views_forecast import Forecast
     from .views_queues import QueueInfo
     from .views_time import Backfill, Calendar, Hold, JobChange, Reloaded, TzDiff, Why

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import process
-from .model import NEVER, US, Outcome
+from .model import NEVER, US, Outcome, format_duration
 
 if TYPE_CHECKING:
     import socket
@@ -105,6 +105,10 @@ class Executor:
         """The token entered last: of what is held, those above it were not entered."""
         return int(self.file.words[process.W_STARTED])
 
+    def inside(self) -> dict[int, int]:
+        """{token: when it was entered, monotonic} of what is in user code now."""
+        return {token: since for place in self.places for token, since in [place.inside()] if since}
+
     def limits_of(self, token: int, first: int = 0) -> tuple[int, int]:
         """(timeout, heartbeat_timeout) in µs of what was entered with this token: of a batch handler, whose first is `first`, the
         smallest. NEVER when it isn't held, and for no limit.
@@ -134,6 +138,12 @@ def outcome_of(executor: Executor, place: Place, token: int) -> int:
     if place.ending == token:
         return place.why
     return Outcome.INTERRUPTED if executor.ended else Outcome.LOST
+
+
+def too_long(timeout_us: int, *, batch: bool) -> str:
+    """How the error of a run begins whose timeout is over, or the shortest of the runs in one call."""
+    limit = format_duration(timeout_us)
+    return f"ran longer than {f'the shortest timeout in its batch, {limit},' if batch else f'its timeout of {limit}'} and"
 
 
 def error_of(executor: Executor, place: Place, token: int, how: str) -> dict[str, str]:

@@ -38,6 +38,7 @@ class Held:
     outcome: Outcome = Outcome.TIMED_OUT  # of a run that is ended at its limit
     lost: bool = False  # the server crashed meanwhile
     cancelled: bool = False
+    begun_us: int = 0  # wall clock
     silence_us: int = NEVER  # heartbeat_timeout
     beat_us: int = 0  # monotonic; its own last heartbeat, or its start
 
@@ -60,7 +61,8 @@ class Simulated(Batch):
         self._sim = sim
         self._started_us = sim.now_us
         silence_us = self.specs[0].get("heartbeat_timeout_us", NEVER)
-        self.held = Held(self.tokens[0], sim.mono_us + self.specs[0]["timeout_us"], silence_us=silence_us, beat_us=sim.mono_us)
+        self.held = Held(self.tokens[0], sim.mono_us + self.specs[0]["timeout_us"], begun_us=sim.now_us, silence_us=silence_us,
+                         beat_us=sim.mono_us)
 
     def started_us(self, _row: int) -> int:
         """When it was entered."""
@@ -96,9 +98,11 @@ class Inline:
         """The tasks as a worker's hello names them."""
         return {name: task.wire() for name, task in self._tasks.items()}
 
-    def running(self) -> dict[int, int]:
-        """Token of the run that is executed -> worker."""
-        return {} if self._held is None else {self._held.token: self._sim.engine.sessions[WORKER].worker}
+    def running(self) -> tuple[dict[int, int], dict[int, int]]:
+        """Token of the run that is executed -> worker; and -> when it was entered."""
+        if self._held is None:
+            return {}, {}
+        return {self._held.token: self._sim.engine.sessions[WORKER].worker}, {self._held.token: self._held.begun_us}
 
     def limit_us(self) -> int:
         """Wall instant at which the run that is executed is ended."""

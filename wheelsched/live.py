@@ -20,6 +20,7 @@ class Beat:
     """What an attempt has told of itself by heartbeats; there is one as soon as user code was entered."""
 
     run_id: bytes
+    seen_us: int  # wall clock, of the first of them
     over_us: int = NEVER  # monotonic; when its timeout is over, for the server
     due_us: int = NEVER  # when it has been silent for too long
     at_us: int | None = None  # wall clock of its own last heartbeat
@@ -39,14 +40,21 @@ class Live(dict[int, int]):
         super().__init__()
         self.beats: dict[int, Beat] = {}
         self.outputs: dict[int, dict[str, Tape]] = {}
+        self.since: dict[int, int] = {}  # token -> when user code was entered, wall clock; as far as that is known
         self._limits = 0  # of the tapes, together
         self.wake_us = NEVER  # monotonic; not later than the first `over_us` and `due_us`
 
-    def see(self, running: dict[int, int]) -> Live:
-        """What the pool sees now."""
+    def see(self, running: dict[int, int], since: dict[int, int]) -> Live:
+        """What the pool sees now; `since` when (wall clock)."""
         self.clear()
         self.update(running)
+        self.since = since
         return self
+
+    def started_us(self, token: int) -> int:
+        """When user code of an open attempt was entered; of an external worker's, when its heartbeat first said so. 0: not known."""
+        beat = self.beats.get(token)
+        return self.since.get(token, 0 if beat is None else beat.seen_us)
 
     def forget(self, tokens: NDArray[np.int64]) -> None:
         """These attempts have ended."""

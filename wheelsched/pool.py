@@ -31,8 +31,8 @@ import numpy as np
 
 from . import process
 from .builtin import Allowed
-from .executors import Executor, Exited, Place, error_of, how_ended, outcome_of, text_of
-from .model import KILL_GRACE_US, LEASE_US, NEVER, US, Outcome, format_duration
+from .executors import Executor, Exited, Place, error_of, how_ended, outcome_of, text_of, too_long
+from .model import KILL_GRACE_US, LEASE_US, NEVER, US, Outcome
 from .process import StartedFile
 from .wear import wear_text
 from .worker import EXIT_IMPORT
@@ -199,13 +199,11 @@ class Pool:
 
     def running(self) -> dict[int, int]:
         """{token: worker} of what is in user code now."""
-        found = {}
-        for worker, executor in self.executors.items():
-            for place in executor.places:
-                token, since = place.inside()
-                if since:
-                    found[token] = worker
-        return found
+        return {token: worker for worker, executor in self.executors.items() for token in executor.inside()}
+
+    def since(self) -> dict[int, int]:
+        """{token: when it was entered, monotonic} of what is in user code now."""
+        return {token: at for executor in self.executors.values() for token, at in executor.inside().items()}
 
     # Watching
 
@@ -253,9 +251,7 @@ class Pool:
                 if token in executor.cancels and not first:  # one run's cancel ends no batch handler
                     self._end(executor, place, token, Outcome.CANCELLED, now)
                 elif now >= min(NEVER, since + timeout):
-                    limit = f"the shortest timeout in its batch, {format_duration(timeout)}," if 0 < first < token else \
-                        f"its timeout of {format_duration(timeout)}"
-                    place.because = f"ran longer than {limit} and"
+                    place.because = too_long(timeout, batch=0 < first < token)
                     self._end(executor, place, token, Outcome.TIMED_OUT, now)
                 elif now >= min(NEVER, place.beat_us(since) + silence):
                     place.because = f"no heartbeat for {silence / US:g} s, and it"

@@ -163,10 +163,12 @@ A run: id, job, trigger, task, queue, scheduled_us, created_us, queued_us, start
 worker, snoozed (attempts that were snoozed and not counted), result, missed, until_us and count (a skipped range), late (bool),
 disposition (text, as in a fate), blocking (run id or nil: the run that it had to give way to), attempts [{attempt, token, worker,
 started_us, ended_us, outcome, result}], stale [{token, worker, outcome, at_us}] (completions that were refused), progress and
-heartbeat_us (of the open attempt, as its own code told; or nil).
-progress of a run that waits for its group tells how many have ended. The answer to `run` has one key more, waiting: nil, or of an open
-run that no worker has {reason (text), rank (1 is next in its queue; nil: not queued, or beyond the first 10,000), expected_us (of its
-start, if all goes on as measured and nothing else comes; nil: that can't be said)}.
+heartbeat_us (of the open attempt, as its own code told; or nil). started_us of an open attempt: nil until it is known to have
+been entered; of an external worker's, when a heartbeat first said so.
+progress of a run that waits for its group tells how many have ended. The answer to `run` has two keys more: payload (bin
+of the call, redacted; nil once the run is history) and waiting: nil, or of an open run that no worker has {reason (text), rank (1 is
+next in its queue; nil: not queued, or beyond the first 10,000), expected_us (of its start,
+if all goes on as measured and nothing else comes; nil: that can't be said)}.
 `result` is a map or nil: {value: bin (a MessagePack value), stdout: bin, stderr: bin, stdout_cut, stderr_cut (bytes left out), type,
 message, traceback (these three after a failure), retry (false: a failure that no further attempt can mend), reason (text, of a cancel or
 a snooze), retry_us, snooze_us, cpu_us (user and system), max_rss (bytes)}.
@@ -249,7 +251,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack
 
 from .errors import InvalidArgumentError, PayloadError, WheelschedError, error_from_wire
-from .model import PAYLOAD_MAX
+from .model import PAYLOAD_MAX, to_datetime
 from .payloads import NO_EXTS, RAW, pack, storable, unpack
 
 if TYPE_CHECKING:
@@ -433,6 +435,21 @@ def decode_payload(
 def decode_headers(data: bytes | memoryview) -> dict[str, Any]:
     """The headers of a stored payload; empty when it has none. PayloadError when it isn't one."""
     return _decoded(data, RAW)[2]
+
+
+def decode_cause(data: bytes | memoryview, hook: Callable[[int, bytes], Any] = NO_EXTS.decode) -> dict[str, Any] | None:
+    """Why a hook has made the run of a stored payload, as `current_run().cause`; None when none has. PayloadError when it isn't one."""
+    return read_cause(decode_headers(data).get("cause"), hook)
+
+
+def read_cause(cause: Any, hook: Callable[[int, bytes], Any]) -> dict[str, Any] | None:
+    """A cause as it is for people, from what it is among the headers."""
+    if not isinstance(cause, dict):
+        return None
+    if "value" in cause:
+        named = {key.replace("value", "output"): known for key, known in cause.items() if key != "value"}
+        return {**named, "output": None if cause["value"] is None else decode_value(cause["value"], hook)}
+    return {key.removesuffix("_us"): to_datetime(value) if key.endswith("_us") else value for key, value in cause.items()}
 
 
 def _decoded(data: bytes | memoryview, hook: Callable[[int, bytes], Any]) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:

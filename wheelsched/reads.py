@@ -109,6 +109,8 @@ def run(state: State, row: int, running: Live) -> dict[str, Any]:
         output = running.output(int(f["token"]))
         if output:
             shown["attempts"][-1]["result"] = shown["result"] = output
+    if f["state"] == _LEASED and (started_us := running.started_us(int(f["token"]))):
+        shown["started_us"] = shown["attempts"][-1]["started_us"] = started_us
     if f["state"] == _SCHEDULED and (number := state.group_of.get(state.runs.ids(rows))) is not None:
         group = state.groups[number]
         shown["progress"] = f"waits for its group: {group.members - group.left} of {group.members} have ended"

@@ -384,11 +384,15 @@ class Server:
         if connection is not None:
             connection.read_all(self.clock.now().mono_us)
             self._drop(connection)
-        now = self.clock.now()
-        begun = {token: now.wall_us - (now.mono_us - since) for token, since in event.begun_us.items()}
         self.inputs.append(WorkerGone(
-            event.worker, event.started_token, event.outcome, event.text, event.outcomes, event.calls, event.ended, event.errors, begun
+            event.worker, event.started_token, event.outcome, event.text, event.outcomes, event.calls, event.ended, event.errors,
+            self._wall(event.begun_us),
         ))
+
+    def _wall(self, mono_us: dict[int, int]) -> dict[int, int]:
+        """Instants of the monotonic clock on the wall clock."""
+        now = self.clock.now()
+        return {token: now.wall_us - (now.mono_us - at) for token, at in mono_us.items()}
 
     # Questions that may need history
 
@@ -411,7 +415,7 @@ class Server:
 
     def _answer(self, verb: str, args: dict[str, Any]) -> Any:
         state = self.engine.state
-        self.engine.running.see(self.pool.running())
+        self.engine.running.see(self.pool.running(), self._wall(self.pool.since()))
         if verb == "jobs":
             return reads.jobs_page(self.engine, args)
         if verb == "dead":

@@ -284,14 +284,7 @@ class RunContext:
         `count` of them, with nominal times `from` ... `until` (aware datetimes), of `jobs` jobs; `job` is the name of the first:
         `Client.runs(skipped=True, late=True)` lists all.
         """
-        cause = self._batch.headers(self._row).get("cause")
-        if not isinstance(cause, dict):
-            return None
-        if "value" in cause:
-            value = cause.pop("value")
-            cause = {key.replace("value", "output"): known for key, known in cause.items()}
-            return {**cause, "output": None if value is None else protocol.decode_value(value, self._batch.exts.decode)}
-        return {key.removesuffix("_us"): to_datetime(value) if key.endswith("_us") else value for key, value in cause.items()}
+        return protocol.read_cause(self._batch.headers(self._row).get("cause"), self._batch.exts.decode)
 
     @property
     def last_result(self) -> Any:

@@ -300,7 +300,7 @@ class Simulator:
         if verb not in LOOKED_UP:
             return self.call(CLIENT, (verb, args))
         self._step([])
-        return look_up(self.engine, self.journal, verb, args, self.now_us, self.engine.running.see(self._inline.running()))
+        return look_up(self.engine, self.journal, verb, args, self.now_us, self.engine.running.see(*self._inline.running()))
 
     # What tests ask
 

@@ -7,29 +7,26 @@ from __future__ import annotations
 
 import base64
 import math
-from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
-from .errors import InternalError, PayloadError
+from .errors import PayloadError
 from .model import FINAL_STATES, NEVER, US, display_name, to_datetime
 from .payloads import NO_EXTS, RAW, unpack
-from .protocol import decode_headers, decode_payload, decode_value
+from .protocol import decode_cause, decode_headers, decode_payload, decode_value
 from .schedule import as_written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from .payloads import Exts
     from .schedule import Schedule
 
-__all__ = ["Attempt", "JobInfo", "PutResults", "RunError", "RunInfo", "Waiting", "call_words", "plain", "rfc3339"]
+__all__ = ["Attempt", "JobInfo", "RunError", "RunInfo", "Waiting", "call_words", "plain", "rfc3339"]
 
 T = TypeVar("T")
 
-_PUT_RESULTS: Final = ("unchanged", "created", "updated")
 _FINAL: Final = frozenset(state.name.lower() for state in FINAL_STATES)
 
 
@@ -63,13 +60,17 @@ def plain(value: Any) -> Any:
 
 
 def call_words(payload: bytes) -> dict[str, Any]:
-    """`args`, `kwargs` and, when there are any, `headers` of a payload as JSON has them; one that can't be read says so instead."""
+    """`args`, `kwargs` and, when there are any, `headers` and `cause` of a payload as JSON has them; one that can't be read says so
+    instead.
+    """
     try:
         args, kwargs = decode_payload(payload, RAW)
-        headers = decode_headers(payload)
-    except PayloadError as e:
-        return {"args": [f"({e.message})"], "kwargs": {}}
-    return {"args": plain(args), "kwargs": plain(kwargs), **({"headers": headers} if headers else {})}
+        headers, cause = decode_headers(payload), decode_cause(payload, RAW)
+    except (PayloadError, ValueError, OverflowError) as e:
+        return {"args": [f"({e})"], "kwargs": {}}
+    headers.pop("cause", None)
+    more = {"headers": headers, "cause": plain(cause)}
+    return {"args": plain(args), "kwargs": plain(kwargs), **{name: value for name, value in more.items() if value}}
 
 
 def _value(data: bytes, hook: Callable[[int, bytes], Any]) -> Any:
@@ -304,6 +305,32 @@ class RunInfo(_HasResult):
         return None if raw is None else Waiting(raw["reason"], raw["rank"], to_datetime(raw["expected_us"]))
 
     @property
+    def _payload(self) -> bytes | None:
+        return self._raw.get("payload")
+
+    @property
+    def args(self) -> list[Any] | None:
+        """The arguments of its call, redacted ones hidden. None where they are not told: only `Client.run` and `refresh` ask for them, and
+        they are not kept with runs that have gone to history. PayloadError when they can't be read, as for a type whose Ext is not known.
+        """
+        return None if self._payload is None else decode_payload(self._payload, self._exts.decode)[0]
+
+    @property
+    def kwargs(self) -> dict[str, Any] | None:
+        """The keyword arguments, as `args`."""
+        return None if self._payload is None else decode_payload(self._payload, self._exts.decode)[1]
+
+    @property
+    def headers(self) -> dict[str, str] | None:
+        """What came with the call beside its arguments; None as for `args`."""
+        return None if self._payload is None else {k: v for k, v in decode_headers(self._payload).items() if k != "cause"}
+
+    @property
+    def cause(self) -> dict[str, Any] | None:
+        """Of a run that a hook has made, or that waited for a group: what `current_run().cause` is. None for others, and as for `args`."""
+        return None if self._payload is None else decode_cause(self._payload, self._exts.decode)
+
+    @property
     def existing(self) -> bool:
         """Of an answer to enqueue or trigger: whether the run was there before, by its key or identity, and none was made."""
         return bool(self._raw.get("existing"))
@@ -346,6 +373,8 @@ class RunInfo(_HasResult):
         for name in ("scheduled_at", "created_at", "queued_at", "started_at", "ended_at", "next_at", "heartbeat_at", "until"):
             out[name] = rfc3339(getattr(self, name))
         out["waiting"] = None if self.waiting is None else self.waiting.to_dict()
+        call = {} if self._payload is None else call_words(self._payload)
+        out |= {name: call.get(name) for name in ("args", "kwargs", "headers", "cause")}
         stale = [{**s, "at": rfc3339(s["at"])} for s in self.stale]
         return {**out, **self._result_dict(), "stale": stale, "attempts": [attempt.to_dict() for attempt in self.attempts]}
 
@@ -428,51 +457,3 @@ class JobInfo(_Raw):
 
     def __repr__(self) -> str:
         return f"<Job {self.name}: {self.state}>"
-
-
-class PutResults(Sequence[tuple[str, str]]):
-    """What put_many did, job by job, in the order given: (name, "created" | "updated" | "unchanged")."""
-
-    def __init__(self) -> None:
-        self._starts: list[int] = []  # of each chunk, for finding a row
-        self._chunks: list[tuple[list[str], bytes]] = []
-        self._length = 0
-
-    def add(self, names: list[str], column: bytes) -> None:
-        """The results of one frame. InternalError when the server's column doesn't fit."""
-        if len(column) != len(names) or (column and max(column) >= len(_PUT_RESULTS)):
-            raise InternalError(f"the server answered {len(names)} jobs with {len(column)} results or unknown ones")
-        self._starts.append(self._length)
-        self._chunks.append((names, column))
-        self._length += len(names)
-
-    def counts(self) -> dict[str, int]:
-        """How many of each: {"unchanged": n, "created": n, "updated": n}."""
-        return {word: sum(column.count(code) for _, column in self._chunks) for code, word in enumerate(_PUT_RESULTS)}
-
-    def __len__(self) -> int:
-        return self._length
-
-    @overload
-    def __getitem__(self, index: int) -> tuple[str, str]: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[tuple[str, str]]: ...
-    def __getitem__(self, index: int | slice) -> tuple[str, str] | list[tuple[str, str]]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self._length))]
-        if not -self._length <= index < self._length:
-            raise IndexError(f"row {index}: there are {self._length}")
-        index %= self._length
-        chunk = bisect_right(self._starts, index) - 1
-        names, column = self._chunks[chunk]
-        row = index - self._starts[chunk]
-        return display_name(names[row]), _PUT_RESULTS[column[row]]
-
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        for names, column in self._chunks:
-            for name, code in zip(names, column, strict=True):
-                yield display_name(name), _PUT_RESULTS[code]
-
-    def __repr__(self) -> str:
-        counts = ", ".join(f"{n} {word}" for word, n in self.counts().items() if n)
-        return f"<PutResults of {self._length} jobs: {counts}>"

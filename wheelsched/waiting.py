@@ -27,9 +27,15 @@ HELD_MAX: Final = 256  # runs of a worker that its work in hand is told by
 
 
 def told(engine: Engine, shown: dict[str, Any]) -> dict[str, Any]:
-    """A run as the wire shows it, with `waiting`: {reason, rank, expected_us}, or None when nothing is waited for."""
-    row = engine.state.find_run(bytes.fromhex(shown["id"])) if shown["state"] in ("scheduled", "queued", "retry_wait") else None
-    if row is None:
+    """A run as the wire shows it, with `waiting`: {reason, rank, expected_us}, or None when nothing is waited for; and with the payload
+    of its call as anybody may see it, or None for a run that is history.
+    """
+    row = engine.state.find_run(bytes.fromhex(shown["id"]))
+    if row is not None:
+        spec = int(engine.state.runs.gather(np.array([row], np.uint32))["spec"][0])
+        payload, wire = engine.state.runs.blobs(row)[0], engine.state.specs[spec]
+        shown = {**shown, "payload": engine.redaction.shown(payload, engine.state.announced, wire) if payload else None}
+    if row is None or shown["state"] not in ("scheduled", "queued", "retry_wait"):
         return {**shown, "waiting": None}
     fields = engine.state.runs.gather(np.array([row], np.uint32))[0]
     if fields["state"] == RunState.QUEUED:

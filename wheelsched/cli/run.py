@@ -29,6 +29,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 STATES = ["scheduled", "queued", "leased", "running", "retry_wait", "succeeded", "dead", "cancelled", "skipped"]
 SPAN_HELP = "1h (ago), a day (2026-11-30) or a time on the clock of the job (of several: UTC), RFC 3339."
+_CALL_MAX = 1_000  # characters of arguments that a page has
 _ZONES_MAX = 200  # jobs whose zone one listing asks for
 
 
@@ -187,7 +188,7 @@ def _page(r: Run, times: Times, tz: str) -> Iterator[str]:
     due = "-" if r.next_at is None else f"{times.show(r.next_at, tz)}, {relative(r.next_at, now)}"
     yield from pairs([
         ("run", r.id), ("job", r.job), ("state", r.state + (f" ({r.reason})" if r.reason else "") + (", late" if r.late else "")),
-        ("trigger", r.trigger or ""),
+        ("trigger", r.trigger or ""), *_call(r),
         ("gave way to run", r.blocking or ""),
         ("task", r.task or ""), ("queue", r.queue or ""), ("scheduled", times.show(r.scheduled_at, tz)),
         ("recorded", times.show(r.created_at, tz)), ("queued", times.show(r.queued_at, tz)), ("next", due),
@@ -200,7 +201,25 @@ def _page(r: Run, times: Times, tz: str) -> Iterator[str]:
     ])
     for attempt in r.attempts:
         yield ""
-        yield from _attempt(attempt, times, tz)
+        yield from _attempt(r, attempt, times, tz)
+
+
+def _call(r: Run) -> Iterator[tuple[str, str]]:
+    """What it was called with, and why when a hook has made it. Nothing when that is not kept any more."""
+    told = r.to_dict()
+    for name in ("args", "kwargs", "headers"):
+        yield name, cut(json.dumps(told[name], ensure_ascii=False), _CALL_MAX) if told[name] else ""
+    cause = told["cause"]
+    if cause is None:
+        return
+    if cause["reason"] == "group":
+        ended = ", ".join(f"{cause[name]} {name}" for name in ("succeeded", "failed", "cancelled") if cause[name])
+        yield "cause", f"its group of {counted(cause['members'], 'run')} has ended: {ended}"
+    elif "run_id" in cause:
+        yield "cause", f"{cause['reason']} of {cause['job']}, run {cause['run_id']}"
+    else:
+        others = f" and of {counted(cause['jobs'] - 1, 'other job')}" if cause["jobs"] > 1 else ""
+        yield "cause", f"{counted(cause['count'], cause['reason'] + ' occurrence')} of {cause['job']}{others}"
 
 
 def _waits(r: Run, times: Times, tz: str) -> Iterator[tuple[str, str]]:
@@ -217,12 +236,16 @@ def _value(r: Run) -> str:
     return "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
-def _attempt(a: Attempt, times: Times, tz: str) -> list[str]:
+def _attempt(r: Run, a: Attempt, times: Times, tz: str) -> list[str]:
     took = "" if a.started_at is None or a.ended_at is None else f", took {span((a.ended_at - a.started_at).total_seconds())}"
+    going = ""
+    if a.outcome is None and a.started_at is not None:
+        going = f" for {span(max(0.0, (shell().now - a.started_at).total_seconds()))}"
     error = "" if a.error is None else (a.error.traceback or str(a.error)).rstrip()
     return pairs([
-        (f"attempt {a.attempt}", f"{a.outcome or 'open'} on {a.worker or 'no worker'}, token {a.token}{took}"), ("reason", a.reason or ""),
-        ("started", times.show(a.started_at, tz)), ("ended", times.show(a.ended_at, tz)), ("used", _used(a)), ("error", error),
+        (f"attempt {a.attempt}", f"{a.outcome or r.state} on {a.worker or 'no worker'}{going}, token {a.token}{took}"),
+        ("reason", a.reason or ""), ("started", times.show(a.started_at, tz)), ("ended", times.show(a.ended_at, tz)),
+        ("used", _used(a)), ("error", error),
         ("stdout", _text(a.stdout, a.stdout_cut)), ("stderr", _text(a.stderr, a.stderr_cut)),
     ])
 
