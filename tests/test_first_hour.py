@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from engine_bench import Bench
+from serving import wait_for
 
-from wheelsched import AsyncClient, Call, Client, Command, FailedPreconditionError, Http, InvalidArgumentError, NotFoundError, Retry
+import wheelsched
+from wheelsched import (
+    AsyncClient,
+    Call,
+    Client,
+    Command,
+    FailedPreconditionError,
+    Http,
+    InvalidArgumentError,
+    NotFoundError,
+    Retry,
+    worker_folder,
+)
 from wheelsched.cli.enqueue import enqueue
 from wheelsched.cli.group import group
 from wheelsched.cli.policies import policies
@@ -17,6 +35,9 @@ from wheelsched.definition import POLICIES
 from wheelsched.errors import DeadlineExceededError
 from wheelsched.policies import MEANINGS
 from wheelsched.session import Ask, Session
+from wheelsched.worker_folder import WorkerFolder
+
+ROOT = str(Path(wheelsched.__file__).resolve().parents[1])
 
 
 def invoke(*args, env=None):
@@ -157,3 +178,43 @@ def test_cron_lint_speaks_of_the_file_and_makes_nothing(tmp_path):
     done = invoke("cron", "lint", str(file))
     assert (done.exit_code, "never fires" in done.stdout, "made a job" in done.output) == (1, True, False), done.output
     assert "1 wrong, 0 remarks" in done.stderr
+
+
+def test_a_worker_says_that_it_joined_and_a_server_without_tasks_that_it_has_none(short_tmp):
+    (short_tmp / "bank.py").write_text("from wheelsched import task\n\n@task('bank.settle')\ndef settle():\n    pass\n")
+    (short_tmp / "blank.py").write_text("def settle():\n    pass\n")
+    path, log = str(short_tmp / "s"), short_tmp / "log"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(short_tmp), ROOT]), "TMPDIR": str(short_tmp)}
+    made = []
+
+    def start(*args):
+        with log.open("ab") as out:
+            made.append(subprocess.Popen([sys.executable, "-m", "wheelsched", *args, "--socket", path], env=env, stderr=out, stdout=out))
+
+    try:
+        start("serve", "--data", str(short_tmp / "d"))
+        wait_for(lambda: "ready in" in log.read_text(), 60)
+        wait_for(lambda: "no --tasks: its workers serve no task alone; give --tasks MODULE" in log.read_text(), 60)
+        start("worker", "--tasks", "bank", "--tasks", "blank", "--queues", "money", "--mode", "async", "--concurrency", "10")
+        wait_for(lambda: f"worker: joined {path} as w" in log.read_text(), 60)
+        assert "; 1 process, async, 10 runs at a time; queues: money; tasks: bank.settle\n" in log.read_text()
+        assert "the module blank has no function marked @task" in log.read_text()
+    finally:
+        for process in reversed(made):
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize("verb", ["serve", "worker"])
+def test_the_name_of_a_file_is_no_module(short_tmp, verb):
+    done = invoke("--socket", str(short_tmp / "s"), verb, "--tasks", "./shop/bank.py")
+    assert (done.exit_code, done.stderr) == (78, "wheelsched: tasks: ./shop/bank.py is a file; give the module's name: shop.bank\n")
+
+
+def test_a_folder_that_a_worker_left_is_removed_without_a_word(short_tmp, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(short_tmp))
+    left, living = WorkerFolder(), WorkerFolder()
+    os.close(left._lock)  # as a kill does
+    assert worker_folder.end_leftovers("boot") == []
+    assert (left.path.exists(), living.path.exists()) == (False, True)
+    living.close()

@@ -178,4 +178,7 @@ def _serve(config: Config) -> int:
         f"serving {config.data} on {config.socket}: {len(state.jobs)} jobs, {int((rows['active'] + rows['waiting']).sum())} open runs,"
         f" generation {state.meta.generation}, {config.workers} workers, ready in {time.monotonic() - begun:.2f} s (pid {os.getpid()})"
     )
+    if config.workers and not config.tasks:
+        on = [task for task, allowed in (("command", config.allow_commands), ("http", config.allow_http)) if allowed]
+        say(f"no --tasks: its workers serve {' and '.join(on) or 'no task'} alone; give --tasks MODULE, or start `wheelsched worker`")
     return server.run()

@@ -94,10 +94,7 @@ def load(*layers: dict[str, Any]) -> Config:
         raise ConfigError(f"mode: one of {', '.join(MODES)} is wanted, not {str(merged['mode'])[:60]!r}")
     if merged.get("mode", "process") == "process" and merged.get("concurrency", 1) > 1:
         raise ConfigError("concurrency: in mode process each worker has one run at a time; raise workers, or choose mode thread or async")
-    tasks = merged.get("tasks", ())
-    if isinstance(tasks, str) or not all(isinstance(t, str) and t.replace(".", "_").isidentifier() for t in tasks):
-        raise ConfigError("tasks: names of Python modules are wanted, such as 'pkg.mod'")
-    merged["tasks"] = tuple(tasks)
+    merged["tasks"] = task_modules(merged.get("tasks", ()))
     merged["allow_env"] = _texts("allow_env", merged.get("allow_env", ()), "names of environment variables, such as 'PG*'")
     merged["http_allow_net"] = _texts("http_allow_net", merged.get("http_allow_net", ()), "networks, such as '10.0.0.0/8'")
     merged["redact"] = _texts("redact", merged.get("redact", ()), "names of argument fields, such as 'password'")
@@ -109,6 +106,19 @@ def load(*layers: dict[str, Any]) -> Config:
         if not isinstance(merged.get(key, False), bool):
             raise ConfigError(f"{key}: true or false is wanted")
     return Config(**merged)
+
+
+def task_modules(names: Any) -> tuple[str, ...]:
+    """Names of modules with tasks. ConfigError, also for the name of a file."""
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise ConfigError("tasks: names of Python modules are wanted, such as 'pkg.mod'")
+    for name in names:
+        if name.endswith(".py"):
+            module = name.removeprefix("./").removesuffix(".py").replace("/", ".").lstrip(".")
+            raise ConfigError(f"tasks: {name} is a file; give the module's name: {module}")
+        if not name.replace(".", "_").isidentifier():
+            raise ConfigError(f"tasks: {name[:60]!r} is no name of a Python module, such as 'pkg.mod'")
+    return tuple(names)
 
 
 def _roles(value: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 RECONNECT_US: Final = 200_000
 DISTRUST: Final = 5  # a lease is given up when a fifth of it is left
+TOLD_MAX: Final = 10  # names of tasks, numbers of workers, in the line that says that it joined
 FINISH_ROWS_MAX: Final = 2_000  # rows of one frame, each with a result
 _STOP: Final = {"n": 0, "stop": True}
 _WITHDRAW: Final = {"queues": [], "credits": 0, "wait_us": 0}
@@ -163,6 +164,10 @@ class Supervisor:
         self._folder = WorkerFolder()
         self.pool = Pool(workers_dir=self._folder.path, modules=modules, allowed=allowed, generation=GENERATION, boot_id=boot,
                          mode=mode, concurrency=concurrency, max_runs=max_runs, max_rss=max_rss, exit_us=exit_us)
+        self._told = False
+        count = concurrency if mode == "process" else 1
+        at_a_time = "one run at a time in each" if mode == "process" else f"{mode}, {concurrency} runs at a time"
+        self.running = f"{count} process{'' if count == 1 else 'es'}, {at_a_time}"
         self._last_id = 0
         self._last_worker = 0
         self.stopping = 0
@@ -170,7 +175,7 @@ class Supervisor:
         self._drain_us = drain_us
         self._drain_until_us = NEVER
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self.slots = [self._slot(n) for n in range(concurrency if mode == "process" else 1)]
+        self.slots = [self._slot(n) for n in range(count)]
 
     def _spawn(self) -> tuple[Executor, Stream]:
         self._last_worker += 1
@@ -311,6 +316,21 @@ class Supervisor:
         for sent in again:
             self._request(slot, sent)
 
+    def _joined(self, slot: Slot) -> None:
+        """Say so: once for all slots, and of each that has a server again."""
+        assert slot.hello is not None
+        if self._told:
+            self._say(f"executor {slot.number}: the server is back; it is w{slot.hello.get('worker')} there")
+        elif all(s.hello is not None for s in self.slots):
+            self._told = True
+            names = sorted(task for task in slot.tasks or () if not task.startswith("wheelsched."))
+            told = ", ".join(names[:TOLD_MAX]) + (f" and {len(names) - TOLD_MAX} more" if len(names) > TOLD_MAX else "")
+            numbers = ", ".join(f"w{s.hello.get('worker')}" for s in self.slots[:TOLD_MAX] if s.hello is not None)
+            self._say(
+                f"joined {self.path} as {numbers};"
+                f" {self.running}; queues: {', '.join(self.queues) or 'all'}; tasks: {told or 'none'}"
+            )
+
     def _from_executor(self, slot: Slot, request: protocol.Request) -> None:
         worker, args = slot.executor.worker, request.args
         if request.verb == "hello":
@@ -351,6 +371,7 @@ class Supervisor:
             self.pool.lease_us = int(result["lease_us"])
             slot.beat_us = sent.at_us + int(result["heartbeat_us"])
             slot.trust_us = sent.at_us + _trust_us(result)
+            self._joined(slot)
             if slot.greeting and slot.down.open:
                 slot.down.send(protocol.encode_ok(slot.greeting, result))
             slot.greeting = 0

@@ -326,6 +326,9 @@ def main(argv: list[str]) -> int:
         for module in modules:
             import_module(module)
         hooks = load_hooks(modules)
+        for module in modules:
+            if not load_tasks([module]) and not any(load_hooks([module])):
+                log.write(f"wheelsched: executor: the module {module} has no function marked @task\n")
         executor.use(load_tasks(modules) | builtin_tasks(executor.runner, Allowed.from_text(allowed)), hooks, load_exts(modules))
     except BaseException as e:  # noqa: BLE001 - the import of a user's module may raise anything
         told = error_result(e, trace_of(e))

@@ -10,7 +10,9 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from .pool import kill_former_generation
+from . import process
+from .pool import SUFFIX, kill_former_generation
+from .process import StartedFile
 
 PREFIX: Final = "wheelsched-worker-"
 GENERATION: Final = 0  # of all executors outside of the server
@@ -34,7 +36,7 @@ class WorkerFolder:
 
 
 def end_leftovers(boot_id: str) -> list[str]:
-    """End what supervisors of this user that were killed have left running, and remove their folders; a line for each."""
+    """End what supervisors of this user that were killed have left running, and remove their folders; a line where something ran."""
     told = []
     for folder in sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*")):
         try:
@@ -46,9 +48,12 @@ def end_leftovers(boot_id: str) -> list[str]:
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            count = _living_groups(folder, boot_id)
             kill_former_generation(folder, GENERATION + 1, boot_id)
             shutil.rmtree(folder, ignore_errors=True)
-            told.append(f"ended what a worker that was killed had left ({folder.name})")
+            if count:
+                groups = "1 process group" if count == 1 else f"{count} process groups"
+                told.append(f"ended {groups} that a worker that was killed had left running ({folder.name})")
         except BlockingIOError:  # it lives
             continue
         except TimeoutError as e:
@@ -56,3 +61,19 @@ def end_leftovers(boot_id: str) -> list[str]:
         finally:
             os.close(lock)
     return told
+
+
+def _living_groups(folder: Path, boot_id: str) -> int:
+    """How many process groups of executors that left a started file here, and of their commands, live."""
+    count = 0
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
+        try:
+            file = StartedFile(path)
+        except ValueError:  # made, and nothing was started with it
+            continue
+        if file.boot_id == boot_id:
+            groups = [(file.words[process.W_PGID], file.words[process.W_BEGUN])]
+            groups += [(words[process.W_COMMAND_PGID], words[process.W_COMMAND_BEGUN]) for words in file.places]
+            count += sum(process.group_left(pgid, begun, file.mark) for pgid, begun in groups)
+        file.close()
+    return count

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ..config import CONCURRENCY_MAX, check_drain, parse_size
+from ..config import CONCURRENCY_MAX, check_drain, parse_size, task_modules
 from ..errors import ConfigError
 from ..model import MODES, parse_duration, parse_task_name
 from .shell import Failed, Verb, shell
@@ -39,6 +39,10 @@ def worker(
 
     Goes on when the server restarts. Exit codes: 0 stopped, 5 no server, 78 the tasks can't be imported.
     """
+    try:
+        task_modules(tasks)
+    except ConfigError as e:
+        raise Failed(e.message, EXIT_CONFIG) from e
     names = [parse_task_name(q, "queue") for q in queues.split(",") if q]
     sh = shell()
     sh.client.stats()  # says at once, and well, that no server is there
