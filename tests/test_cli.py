@@ -52,7 +52,7 @@ def wire_run(state="succeeded", **more):
 
 STATS = {
     "jobs": 2, "runs": 3, "queued": 1, "leased": 1, "dead_letters": 0, "queues": {"default": {"queued": 1}}, "unserved_tasks": {},
-    "generation": 4, "seq": 9, "folded": 0, "workers": [{"id": "w1", "name": "pool-2", "kind": "pool", "leased": 1}],
+    "generation": 4, "seq": 9, "folded": 0, "workers": [{"id": "w1", "name": "pool-2", "kind": "pool", "leased": 1, "ready": True}],
     "counters": {"created": 5, "succeeded": 2}, "draining": False, "bytes": {"jobs": 10, "runs": 20, "wheels": 30},
     "lag_ms": {"queued": {"count": 5, "p50": 0.4, "p99": 1.2, "p999": 2.0, "max": 3.0}, "start": {"count": 0}, "done": {"count": 0}},
     "connections": 1, "uptime_s": 12.5, "now_us": NOON_US, "clock_offset_us": 0, "pid": 1, "server": "wheelsched 0.1.0", "data": "/d",

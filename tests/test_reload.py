@@ -169,7 +169,7 @@ def test_a_newer_reload_ends_a_newcomer_that_hangs(world):
 
 def test_a_newcomer_has_so_long_to_begin():
     engine = SimpleNamespace(sessions={1: SimpleNamespace(worker=1, tasks=["v"]), 2: SimpleNamespace(worker=2, tasks=["v"])},
-                             retiring=set(), seekers=[])
+                             retiring=set(), seekers=[], now=SimpleNamespace(wall_us=7))
     log, killed, numbers = [], [], count(3)
     reload = Reload(engine, lambda: next(numbers), lambda worker, _: killed.append(worker), log.append, begin_us=60_000_000, slow_us=5_000_000)
     assert reload.wake_us == NEVER
@@ -187,13 +187,14 @@ def test_a_newcomer_has_so_long_to_begin():
     assert killed == [4]
     assert log[-1] == (
         "reload: the old code goes on in 1 of 2 workers: worker 4 has not finished importing, or its on_start, after 1m: killed")
+    assert reload.failure == {"text": "worker 4 has not finished importing, or its on_start, after 1m: killed", "at_us": 7}
     assert reload.wake_us == NEVER
     assert reload.gone(4, "it was killed"), "nobody takes its place"
     assert not reload.gone(2, "it died")
 
 
 def test_a_reload_where_all_have_ended_meanwhile_says_so():
-    engine = SimpleNamespace(sessions={}, retiring=set(), seekers=[])
+    engine = SimpleNamespace(sessions={}, retiring=set(), seekers=[], now=SimpleNamespace(wall_us=7))
     log = []
     reload = Reload(engine, lambda: 2, lambda worker, _: None, log.append)
     reload.want()
@@ -201,6 +202,7 @@ def test_a_reload_where_all_have_ended_meanwhile_says_so():
     assert not reload.gone(1, "worn out")
     assert reload.gone(2, "no such module")
     assert log[-1] == "reload: no worker has code that can be imported: no such module"
+    assert reload.failure is None, "no old code goes on"
 
 
 def test_who_may_not_and_where_there_is_nothing_to_reload(world):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import subprocess
 
     from .kept import Ended
+    from .pool import Pool
     from .process import StartedFile
 
 
@@ -34,6 +35,7 @@ class Exited:
     can_not_import: bool  # a task module can't be imported: it says so on stderr
     errors: dict[int, dict[str, str]]  # token -> type and message, of those in `outcomes`; `text` tells what is not here
     begun_us: dict[int, int]  # token -> when user code was entered (monotonic), likewise
+    said: str = ""  # by itself, of why it could not begin or had to be replaced; else empty
 
     @property
     def outcome(self) -> int:
@@ -43,6 +45,30 @@ class Exited:
     def call_of(self, token: int) -> int:
         """The token under which the others know of a run that was in one call with other runs; 0 for one that was not."""
         return next((last for first, last in self.calls if first <= token <= last), 0)
+
+
+class Starts:
+    """Executors that end before they have said hello, one after another."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self.tries = 0
+        self.why = ""  # of the last one
+
+    def failed(self, event: Exited) -> str:
+        """One more. What to log: in full the first time, then that it is the same again."""
+        why = event.said or event.text.partition(") ")[2]
+        again = f": again ({self.tries + 1})" if why == self.why else ""
+        self.tries, self.why = self.tries + 1, why
+        if event.said:
+            self._pool.said = process.text_sum(event.said)
+        return event.text + again
+
+    def over(self) -> str:
+        """All have said hello. What to log."""
+        tries, self.tries, self.why = self.tries, 0, ""
+        self._pool.said = "-"  # what one says from now on is news
+        return f"workers start again, after {tries} {'try' if tries == 1 else 'tries'} that failed"
 
 
 class Place:

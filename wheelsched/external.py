@@ -23,6 +23,7 @@ import numpy as np
 
 from . import process, protocol
 from .errors import UnavailableError
+from .executors import Starts
 from .model import DRAIN_US, NEVER, Outcome, format_duration
 from .pool import EXIT_US, Pool
 from .worker_folder import GENERATION, WorkerFolder, end_leftovers
@@ -135,6 +136,7 @@ class Slot:
     trust_us: int = NEVER  # monotonic; when the leases can't be relied upon
     beat_us: int = NEVER
     connect_us: int = 0
+    begun: bool = False  # this executor has said hello
     ended: bool = False
 
     @property
@@ -172,6 +174,7 @@ class Supervisor:
         self._last_worker = 0
         self.stopping = 0
         self.failed = False
+        self._starts = Starts(self.pool)
         self._drain_us = drain_us
         self._drain_until_us = NEVER
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -334,7 +337,9 @@ class Supervisor:
     def _from_executor(self, slot: Slot, request: protocol.Request) -> None:
         worker, args = slot.executor.worker, request.args
         if request.verb == "hello":
-            slot.tasks = args["tasks"]
+            slot.tasks, slot.begun = args["tasks"], True
+            if self._starts.tries and all(s.begun for s in self.slots):
+                self._say(self._starts.over())
             if slot.hello is not None:  # a new executor in an old slot
                 slot.down.send(protocol.encode_ok(request.id, slot.hello))
             else:
@@ -433,11 +438,12 @@ class Supervisor:
             self.failed = True
         slot.ended = bool(self.stopping)
         if not self.failed and (event.status or not self.stopping):
-            self._say(event.text)
+            self._say(event.text if slot.begun or self.stopping else self._starts.failed(event))
         if self.stopping or self.failed:
             return
         slot.parked.clear()
         slot.executor, slot.down = self._spawn()
+        slot.begun = False
 
     def _settle(self, slot: Slot, event: Exited) -> None:
         """Answer for a dead executor."""

@@ -84,6 +84,7 @@ class Pool:
         self.lease_us = lease_us
         self._exit_us = exit_us
         self._deaths = 0  # in a row, of executors that had finished nothing
+        self.said = "-"  # sum of what an executor said that could not begin: the next ones log no traceback of the same
         self._by_pidfd: dict[int, Executor] = {}
         self._epoll = select.epoll()
 
@@ -120,7 +121,7 @@ class Pool:
         theirs = executor.theirs
         assert theirs is not None
         argv = [sys.executable, "-c", _ENTRY, _ROOT, str(theirs.fileno()), executor.file.path, str(os.getpid()), self._allowed,
-                self._mode, self._wear]
+                self._mode, self._wear, self.said]
         executor.proc = subprocess.Popen(  # noqa: S603 - our own interpreter
             [*argv, *self._modules], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
             env={**os.environ, process.MARK: executor.file.mark},
@@ -352,11 +353,11 @@ class Pool:
         outcome = outcomes.get(started, Outcome.LOST)
         if status and not executor.late:  # one that was told to stop has not died
             self._deaths = 0 if executor.finished_any else self._deaths + 1
-        text = text_of(executor, status, outcome, how)
+        text, said = text_of(executor, status, outcome, how), executor.file.text
         ended, calls = executor.file.ended, executor.file.calls
         self._forget(executor)
         begun_us = {token: since for _, token, since in inside}
-        return Exited(executor.worker, started, outcomes, calls, ended, text, status, status == EXIT_IMPORT, errors, begun_us)
+        return Exited(executor.worker, started, outcomes, calls, ended, text, status, status == EXIT_IMPORT, errors, begun_us, said)
 
     def _forget(self, executor: Executor) -> None:
         del self.executors[executor.worker]

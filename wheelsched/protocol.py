@@ -73,9 +73,11 @@ answered as the first was and does nothing.
     redrive    rid, ids or a filter of `dead` (not all of it nil), rate (text as of a queue: the first is queued now, further ones wait for
                their turns in retry_wait), limit (the oldest so many), dry_run (bool) -> count
     discard    rid, ids or a filter, limit, dry_run -> count
-    stats      -> counters, lags, workers, queues, unserved_tasks {task: runs}, builtin_tasks [those that are served], held (bool),
-               hold_note, paused_queues [names], held_back [{task, queue, runs, reason}]: what waits for a limit or a paused queue, not
-               for a worker
+    stats      -> counters, lags, workers [{id, name, kind, leased, ready (it has said hello, and its lease isn't over)}], start_failure
+               {text, tries} (workers of the server's own can't start; nil when all have), reload_failure {text, at_us} (the old code went
+               on; nil after a reload that didn't fail), queues, unserved_tasks {task: runs}, builtin_tasks [those that are served],
+               held (bool), hold_note, paused_queues [names], held_back [{task, queue, runs, reason}]: what waits for a limit or a paused
+               queue, not for a worker
 
     queue_set     rid, name, settings {concurrency, key_concurrency, burst (whole numbers), rate, key_rate (texts: "100/s", "5/m",
                   "10/30s"), weights {namespace: 1…1000}}: those alone that change; nil takes one away -> a queue

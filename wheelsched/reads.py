@@ -243,6 +243,7 @@ class RunFilter:
 def counts(engine: Engine) -> dict[str, Any]:
     """Counters and what waits, for `stats`."""
     state = engine.state
+    ready = {s.worker for s in engine.sessions.values() if s.ready}
     served = frozenset().union(*(s.tasks for s in engine.sessions.values() if not s.lost))
     queues: dict[str, dict[str, int]] = {}
     unserved: dict[str, int] = {}
@@ -262,7 +263,7 @@ def counts(engine: Engine) -> dict[str, Any]:
         "generation": state.meta.generation, "seq": state.meta.seq,
         "folded": state.meta.folded,
         "workers": [
-            {"id": f"w{i}", "name": w.name, "kind": w.kind, "leased": state.runs.list_len(w.list_id)}
+            {"id": f"w{i}", "name": w.name, "kind": w.kind, "leased": state.runs.list_len(w.list_id), "ready": i in ready}
             for i, w in sorted(state.workers.items())
         ],
         "counters": dict(engine.counters), "draining": engine.draining, "held": state.meta.held_us >= 0, "hold_note": state.meta.hold_note,

@@ -19,6 +19,7 @@ from . import dead, protocol, reads, sessions, waiting
 from .clock import Clock, WallTimer
 from .connections import HALF_FRAME_US, Connection, Listener, out_of_descriptors, peer
 from .errors import InternalError, StorageFullError, UnavailableError, WheelschedError
+from .executors import Starts
 from .history import NEEDED
 from .lags import Histogram
 from .model import NEVER, ROLES, US, format_duration
@@ -55,7 +56,7 @@ class Server:
         self.keeper = keeper
         self.engine = engine
         self.forecasts = Forecasts(engine, self._log)
-        self.reload = Reload(engine, lambda: self._spawn(at_once=True), pool.kill, self._log)
+        self.reload = Reload(engine, self._spawn_newcomer, pool.kill, self._log)
         self.readers = Readers(engine.state, keeper, self._log)
         self.pool = pool
         self.listener = listener
@@ -77,6 +78,7 @@ class Server:
         self.accept_again_us = 0
         self.exit_code = 0
         self.was_full = ""
+        self.starts = Starts(pool)
         self.workers_ready = False  # some executor has said hello
         self.again = False
         self.wake_mono_us = 0
@@ -223,6 +225,8 @@ class Server:
         if self.forecasts:
             effects.replies += self.forecasts.piece(now.wall_us, self._refusal("") if self.stopping else None)
         self.again = effects.again or not room or bool(self.forecasts) or self.reload.arrived
+        if self.starts.tries and all(s.ready for s in engine.sessions.values() if s.kind == "pool"):
+            self._log(self.starts.over())
         self.wake_mono_us = effects.wake_mono_us
         self.timer.set(NEVER if effects.wake_wall_us == NEVER else effects.wake_wall_us - self.clock.offset_us)
         if effects.records or effects.replies or effects.granted or self.keeper.busy:
@@ -367,15 +371,24 @@ class Server:
         self.again = True
         return worker
 
+    def _spawn_newcomer(self) -> int:
+        """For a reload: whatever it says is news."""
+        self.pool.said = "-"
+        return self._spawn(at_once=True)
+
     def _pool_events(self, now_us: int) -> None:
         for event in self.pool.poll(now_us):
-            if event.status or not self.stopping:
+            session = self.engine.sessions.get(self.pool_connections[event.worker])
+            wanted = not self.stopping and not self.reload.is_coming(event.worker) and event.worker not in self.engine.retiring
+            if session is not None and not session.ready and wanted:
+                self._log(self.starts.failed(event))
+            elif event.status or not self.stopping:
                 self._log(event.text)
             self._lose(event)
             if event.can_not_import and not self.workers_ready:
                 self.exit_code = EXIT_CONFIG
                 self.stopping = 2
-            if not self.reload.gone(event.worker, event.text) and not self.stopping:
+            if not self.reload.gone(event.worker, event.text, event.said) and not self.stopping:
                 self._spawn()
 
     def _lose(self, event: Exited) -> None:
@@ -432,6 +445,7 @@ class Server:
             "lag_ms": {name: h.summary() for name, h in self.lags.items()}, "connections": len(self.connections),
             "uptime_s": round((now.mono_us - self.started_us) / US, 3), "now_us": now.wall_us, "clock_offset_us": self.clock.offset_us,
             "pid": os.getpid(), "server": self.engine.server, "data": self.config.data, "cpu_s": round(time.process_time(), 3),
-            **self.keeper.stats(),
+            "start_failure": {"text": self.starts.why, "tries": self.starts.tries} if self.starts.tries else None,
+            "reload_failure": self.reload.failure, **self.keeper.stats(),
         }
 

@@ -8,7 +8,7 @@ processes that are left go on, and whoever asked is told why. So does one that h
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from . import protocol, rights, workers
 from .errors import FailedPreconditionError, UnavailableError, WheelschedError
@@ -45,6 +45,7 @@ class Reload:
         self._fresh = 0  # how many have been replaced
         self._askers: list[tuple[int, int]] = []  # connection, request
         self._wanted = False  # by a signal
+        self.failure: dict[str, Any] | None = None  # of the last one, when the old code went on: text, at_us
 
     def ask(self, cmd: Incoming) -> None:
         """A client asks for it; it is answered at the end."""
@@ -61,6 +62,10 @@ class Reload:
         too.
         """
         self._wanted = True
+
+    def is_coming(self, worker: int) -> bool:
+        """Is it the newcomer?"""
+        return worker == self._coming
 
     @property
     def arrived(self) -> bool:
@@ -111,7 +116,8 @@ class Reload:
         if now_us >= self._since_us + self._begin_us:
             waited, worker = format_duration(self._begin_us), self._coming
             self._dismiss(f", because it had not begun after {waited}")
-            self._refuse(f"worker {worker} has not finished importing, or its on_start, after {waited}: killed")
+            why = f"worker {worker} has not finished importing, or its on_start, after {waited}: killed"
+            self._refuse(why, why)
 
     def _dismiss(self, because: str) -> None:
         """The newcomer is not wanted any more. One that has not said hello asks for nothing, so nobody can tell it to stop."""
@@ -119,15 +125,15 @@ class Reload:
         if not self.arrived:
             self._kill(self._coming, because)
 
-    def gone(self, worker: int, text: str) -> bool:
-        """A process of the pool has ended. True: no other one shall take its place."""
+    def gone(self, worker: int, text: str, said: str = "") -> bool:
+        """A process of the pool has ended, and said so itself, unless that is empty. True: no other one shall take its place."""
         if worker in self._engine.retiring:
             return True
         if worker in self._old:  # the one that takes its place has the new code already
             self._old.remove(worker)
         if worker != self._coming:
             return False
-        self._refuse(text)
+        self._refuse(text, said or text)
         return True
 
     def drop(self, conn: int) -> None:
@@ -135,14 +141,16 @@ class Reload:
         self._askers = [(c, request) for c, request in self._askers if c != conn]
 
     def _done(self) -> None:
+        self.failure = None
         result = {"workers": self._fresh, "finishing": len(self._engine.retiring)}
         self._log(f"reload: {self._fresh} workers have the new code; {result['finishing']} end when they have finished what they have")
         for conn, request in self._askers:
             self._engine.reply(conn, protocol.encode_ok(request, result))
         self._clear()
 
-    def _refuse(self, why: str) -> None:
+    def _refuse(self, why: str, short: str) -> None:
         left = len(self._old)
+        self.failure = {"text": short, "at_us": self._engine.now.wall_us} if left or self._fresh else None
         of = f"the old code goes on in {left} of {left + self._fresh} workers" if left or self._fresh else (
             "no worker has code that can be imported")  # they have all ended meanwhile, and so have those in their places
         self._fail(FailedPreconditionError(f"reload: {of}: {why}"))

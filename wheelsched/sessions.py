@@ -28,6 +28,11 @@ class Session:
     lease_until_us: int = NEVER  # monotonic; external workers only
     lost: bool = False  # its lease ran out; it comes back when it says something
 
+    @property
+    def ready(self) -> bool:
+        """Is it a worker that has said hello, and is not lost? Those of the pool, who all serve some task, are here before they do."""
+        return self.worker > 0 and not self.lost and (self.kind != "pool" or bool(self.tasks))
+
 
 @dataclass(slots=True)
 class Seeker:

@@ -307,8 +307,8 @@ def _executor(mode: str, sock: socket.socket, file: process.StartedFile, log: Te
 
 
 def main(argv: list[str]) -> int:
-    """Entry of an executor process; the exit code."""
-    fd, path, parent, allowed, mode, wear, *modules = argv
+    """Entry of an executor process; the exit code. `said_before`: the sum of what the executor before said of why it could not begin."""
+    fd, path, parent, allowed, mode, wear, said_before, *modules = argv
     process.die_with_parent(int(parent))
     file = process.StartedFile(path)
     words = file.words
@@ -333,15 +333,17 @@ def main(argv: list[str]) -> int:
     except BaseException as e:  # noqa: BLE001 - the import of a user's module may raise anything
         told = error_result(e, trace_of(e))
         file.text = f"the task module {module} can't be imported: {type(e).__name__}: {told['message']}"
-        log.write(told["traceback"])
-        log.write(f"wheelsched: executor: {file.text}\n")
+        if process.text_sum(file.text) != said_before:
+            log.write(told["traceback"])
+            log.write(f"wheelsched: executor: {file.text}\n")
         return _leaving(sock, EXIT_IMPORT)
     gc.freeze()
     for function in hooks.start:
         failure = executor.hook(function)
         if failure:
-            log.write(f"{failure}\n")
             file.text = f"on_start {failure.splitlines()[-1]}"
+            if process.text_sum(file.text) != said_before:
+                log.write(f"{failure}\n")
             return _leaving(sock, EXIT_HOOK)
     try:
         code = _serve(executor, log)

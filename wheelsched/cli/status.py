@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from ..config import format_offset
 from ..model import to_datetime, unserved
-from .output import number, pairs, show_one, size
+from .output import cut, number, pairs, show_one, size
 from .shell import EXIT_FAILED, Verb, clean, shell
 from .times import Times, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_TEXT_MAX: Final = 300  # characters of what user code said
 
 
 @click.command(cls=Verb)
@@ -62,7 +64,7 @@ def _page(s: dict[str, Any]) -> Iterator[str]:
         yield from ("", "held back by limits")
         yield from _indented([(h["task"], f"waiting: {counted(h['runs'], 'run')}: {clean(h['reason'])}") for h in s["held_back"]])
     yield from ("", "workers")
-    yield from _indented([(w["id"], f"{w['kind']}, {number(w['leased'])} leased") for w in s["workers"]])
+    yield from _indented([(w["id"], _worker_line(w)) for w in s["workers"]])
     if s["unserved_tasks"]:
         yield from ("", "tasks that no worker serves")
         yield from _indented([(t, f"waiting: {counted(n, 'run')}") for t, n in sorted(s["unserved_tasks"].items())])
@@ -73,6 +75,10 @@ def _page(s: dict[str, Any]) -> Iterator[str]:
         ("journal", f"{size(s['journal_bytes'])} in {number(s['commits'])} commits since the start"),
         ("memory", ", ".join(f"{n} {size(v)}" for n, v in used.items())),
     ])
+
+
+def _worker_line(w: dict[str, Any]) -> str:
+    return f"{w['kind']}, {number(w['leased'])} leased" + ("" if w["ready"] else ", not there (yet): it has said no hello")
 
 
 def _queue_line(q: dict[str, Any], *, paused: bool) -> str:
@@ -86,6 +92,10 @@ def _held(s: dict[str, Any]) -> str:
     return f"HELD{why}{since}: `wheelsched admin release` ends it"
 
 
+def _one_line(text: str) -> str:
+    return clean(cut(text, _TEXT_MAX))
+
+
 def _indented(rows: list[tuple[str, str]]) -> list[str]:
     return ["  " + line for line in pairs(rows) or ["none"]]
 
@@ -97,7 +107,14 @@ def troubles(s: dict[str, Any]) -> list[str]:
         out.append("draining: it is about to stop")
     if s["storage"]["state"] == "full":
         out.append("storage is nearly full: new commands are refused")
-    if s["queued"] and not s["workers"]:
+    if s.get("start_failure"):
+        failure = s["start_failure"]
+        out.append(f"workers can't start: {_one_line(failure['text'])} ({failure['tries']} {'try' if failure['tries'] == 1 else 'tries'})")
+    if s.get("reload_failure"):
+        failure = s["reload_failure"]
+        at = Times("utc").show(to_datetime(failure["at_us"]))
+        out.append(f"reload failed at {at}: the old code goes on: {_one_line(failure['text'])}; `wheelsched admin reload` tries again")
+    if s["queued"] and not any(w["ready"] for w in s["workers"]):
         out.append(f"{number(s['queued'])} runs are queued and there is no worker")
     elif s["unserved_tasks"]:
         out += map(unserved, sorted(s["unserved_tasks"]))
@@ -110,8 +127,9 @@ def health() -> None:
     sh = shell()
     stats = sh.client.stats()
     wrong = troubles(stats)
+    ready = sum(w["ready"] for w in stats["workers"])
     line = "; ".join(wrong) or (
-        f"ok: {counted(stats['jobs'], 'job')}, {number(stats['queued'])} queued, {counted(len(stats['workers']), 'worker')}"
+        f"ok: {counted(stats['jobs'], 'job')}, {number(stats['queued'])} queued, {counted(ready, 'worker')}"
     )
     show_one(sh, {"ok": not wrong, "troubles": wrong}, lambda: [line])
     if wrong:
