@@ -129,3 +129,8 @@ def closed():
 @task("c.closed_async")
 async def closed_async():
     raise LeavingError
+
+
+@task("c.exit_async")
+async def exit_async():
+    sys.exit(8)

@@ -223,3 +223,13 @@ def test_an_exception_that_lets_nobody_look_fails_its_run_only(make, mode):
             Outcome.FAILED, f"crew_tasks.{name}", "<no text: SystemExit in __str__>")
     assert [value(e) for e in end.finish(*good)] == [2] * 4
     assert not end.gone
+
+
+@pytest.mark.parametrize("mode", ["thread", "async"])
+def test_a_coroutine_that_exits_fails_its_run_only(make, mode):
+    end = make(mode)
+    bad, good = end.give("c.exit_async"), end.give_many(4, "c.add", 1)
+    (ended,) = end.finish(bad)
+    assert (ended[0], ended[3]["type"], ended[3]["message"]) == (Outcome.FAILED, "SystemExit", "8")
+    assert [value(e) for e in end.finish(*good)] == [2] * 4
+    assert not end.gone

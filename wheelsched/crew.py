@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 from . import process
 from .errors import InvalidArgumentError
 from .execution import Entered, Runner, Work, group_of
+from .forks import leave_if_child
 from .hooks import Hooks, failure_of
 from .outputs import Captures
 from .tasks import enter_run, entered_run
@@ -146,6 +147,7 @@ class Crew(Wire):
         self.gate = Runner(file, file.words, Captures(), self)
         self.runner = cast("Runner", Here(self))
         self.places = [Place(self, words) for words in file.places]
+        self.runners = [self.gate, *(place.runner for place in self.places)]
         self.free = deque(self.places)
         self.waiting: deque[CrewWork] = deque()
         self.ended: deque[Place] = deque()  # other threads put them here, and then write to the pipe
@@ -158,7 +160,7 @@ class Crew(Wire):
 
     def use(self, tasks: dict[str, Task], hooks: Hooks, exts: Exts) -> None:
         """The tasks that this executor serves, and the types that they know. InvalidArgumentError for hooks that it can't call."""
-        for runner in (self.gate, *(place.runner for place in self.places)):
+        for runner in self.runners:
             runner.tasks, runner.around, runner.exts = tasks, hooks.around, exts
         if self.loop is not None:
             self._coroutines = frozenset(name for name, made in tasks.items() if inspect.iscoroutinefunction(made.function))
@@ -170,7 +172,13 @@ class Crew(Wire):
 
     def hook(self, function: Callable[[], Any]) -> str:
         """Call a hook; what came of it as `failure_of` tells."""
-        return failure_of(function, (self.loop or asyncio.new_event_loop()).run_until_complete)
+        failure = failure_of(function, (self.loop or asyncio.new_event_loop()).run_until_complete)
+        leave_if_child(told=failure)
+        return failure
+
+    def forked(self) -> list[Any]:
+        """This is a child of a fork now. The event loops that it may be in."""
+        return [loop for loop in (self.loop, *(runner.loop for runner in self.runners)) if loop is not None]
 
     def granted(self, reply: dict[str, Any]) -> None:
         """As for Wire."""

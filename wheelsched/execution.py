@@ -221,9 +221,17 @@ class Runner:
 
     async def coroutine(self, entered: Entered) -> None:
         """As `call`, of a coroutine function that somebody else's loop runs; what it raises, is raised."""
-        with ExitStack() as stack:
-            surround(stack, self.around, entered.work, entered.rows)
-            self.keep(entered, await self.invoke(entered))
+        try:
+            with ExitStack() as stack:
+                surround(stack, self.around, entered.work, entered.rows)
+                try:
+                    value = await self.invoke(entered)
+                except BaseException as e:
+                    self.raised(e)
+                    raise
+                self.keep(entered, value)
+        except (SystemExit, KeyboardInterrupt) as e:  # asyncio would have it end the loop, and all that runs there
+            self.fail(entered, e)
 
     def mark(self, work: Work, rows: list[int], *, batch: bool) -> None:
         """Show that these rows, of one call, are in user code from now on."""
@@ -241,10 +249,17 @@ class Runner:
     def invoke(self, entered: Entered) -> Any:
         """Call user code; what it gives, which may be a coroutine. What it raises, and what can't be called, is raised."""
         work, function = entered.work, entered.made.function
-        if entered.made.batch:
-            return function([RunContext(work, row) for row in entered.rows])
-        args, kwargs = work.arguments(entered.rows[0])
-        return function(*args, **kwargs)
+        try:
+            if entered.made.batch:
+                return function([RunContext(work, row) for row in entered.rows])
+            args, kwargs = work.arguments(entered.rows[0])
+            return function(*args, **kwargs)
+        except BaseException as e:
+            self.raised(e)
+            raise
+
+    def raised(self, error: BaseException) -> None:
+        """User code raises this, and what is around it comes next."""
 
     def keep(self, entered: Entered, value: Any) -> None:
         """What user code gave, for each of the rows. PayloadError when it can't be kept, TypeError for what is no outcome of a batch."""
@@ -308,6 +323,11 @@ class Runner:
         if self._loop is None:
             self._loop = asyncio.Runner()
         return self._loop.run(value, context=copy_context())
+
+    @property
+    def loop(self) -> Any:
+        """The event loop of `await_`, if there is one yet."""
+        return None if self._loop is None else self._loop.get_loop()
 
     def _returned(self, work: Work, row: int, value: Any) -> None:
         """Keep what a run returned. PayloadError for what can't be kept."""

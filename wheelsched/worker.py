@@ -29,6 +29,7 @@ from . import process
 from .builtin import Allowed, builtin_tasks
 from .errors import UnavailableError, WheelschedError
 from .execution import Runner, Work
+from .forks import guard, leave_if_child
 from .hooks import Hooks, failure_of, load_hooks
 from .kept import ROWS_MAX
 from .outputs import Outputs
@@ -70,6 +71,7 @@ class Executor(Wire):
         self.outputs = outputs
         self.runner = Runner(file, file.words, outputs, self)
         self.runner.meter = Meter()
+        self.runners = [self.runner]
         self.credits = CREDITS_START
         self.ready: deque[Work] = deque()
         self.work: Work | None = None  # in hand
@@ -89,6 +91,7 @@ class Executor(Wire):
     def hook(self, function: Callable[[], Any]) -> str:
         """Call a hook; what came of it as `failure_of` tells. What it prints is nobody's."""
         failure = failure_of(function, self.runner.await_)
+        leave_if_child(told=failure)
         self._tell()
         return failure
 
@@ -99,6 +102,12 @@ class Executor(Wire):
     def granted(self, reply: dict[str, Any]) -> None:
         """As for Wire."""
         self.ready.append(Work(reply, self.runner))
+
+    def forked(self) -> list[Any]:
+        """This is a child of a fork now: no row is left to it. The event loops that it may be in."""
+        if self.work is not None:
+            deque(self.work.rows, maxlen=0)
+        return [self.runner.loop] if self.runner.loop is not None else []
 
     # Life
 
@@ -321,6 +330,7 @@ def main(argv: list[str]) -> int:
     log = os.fdopen(os.dup(2), "w", encoding="utf-8", errors="backslashreplace", buffering=1)
     faulthandler.enable(log)
     executor = _executor(mode, sock, file, log, Wear.from_text(wear))
+    guard(executor)
     module = ""
     try:
         for module in modules:
@@ -331,12 +341,14 @@ def main(argv: list[str]) -> int:
                 log.write(f"wheelsched: executor: the module {module} has no function marked @task\n")
         executor.use(load_tasks(modules) | builtin_tasks(executor.runner, Allowed.from_text(allowed)), hooks, load_exts(modules))
     except BaseException as e:  # noqa: BLE001 - the import of a user's module may raise anything
+        leave_if_child(e)
         told = error_result(e, trace_of(e))
         file.text = f"the task module {module} can't be imported: {type(e).__name__}: {told['message']}"
         if process.text_sum(file.text) != said_before:
             log.write(told["traceback"])
             log.write(f"wheelsched: executor: {file.text}\n")
         return _leaving(sock, EXIT_IMPORT)
+    leave_if_child()
     gc.freeze()
     for function in hooks.start:
         failure = executor.hook(function)
@@ -361,6 +373,9 @@ def _serve(executor: Executor | Crew, log: TextIO) -> int:
     except WheelschedError as e:
         log.write(f"wheelsched: executor: refused by the server: {e}\n")
         return EXIT_REFUSED
+    except BaseException as e:
+        leave_if_child(e)
+        raise
 
 
 def _hang_up(sock: socket.socket) -> None:
