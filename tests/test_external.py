@@ -79,7 +79,7 @@ def test_runs_are_executed_and_a_killed_executor_costs_one_attempt(world, tmp_pa
     with Client(world.socket) as ws:
         assert ws.enqueue(Call("t.add", 2, b=3)).result(timeout=30) == 5
         run = ws.enqueue(Call("t.sleep", 1, str(note)), retry=wheelsched.Retry(attempts=2, backoff="10ms"))
-        wait_for(note.exists, "the start of the run")
+        wait_for(lambda: note.exists() and note.read_text(), "the start of the run")
         os.kill(int(note.read_text()), signal.SIGKILL)
         assert run.result(timeout=30) == "slept"
         attempts = ws.run(run.id).attempts
@@ -111,7 +111,7 @@ def test_a_cancel_reaches_the_run(world, tmp_path):
     note = tmp_path / "note"
     with Client(world.socket) as ws:
         run = ws.enqueue(Call("t.sleep", 1000, str(note)))
-        wait_for(note.exists, "the start of the run")
+        wait_for(lambda: note.exists() and note.read_text(), "the start of the run")
         ws.cancel(run.id)
         wait_for(lambda: ws.run(run.id).state == "cancelled", "the cancel")
         wait_for(lambda: not alive(int(note.read_text())), "the end of the executor")
@@ -132,7 +132,7 @@ def test_the_worker_outlives_the_server_and_drains_at_a_signal(world, tmp_path):
         assert [a.outcome for a in ws.run(held.id).attempts] == ["succeeded"]
         assert ws.enqueue(Call("t.add", 1)).result(timeout=30) == 2
         run = ws.enqueue(Call("t.sleep", 0.5, str(note)))
-        wait_for(note.exists, "the start of the run")
+        wait_for(lambda: note.exists() and note.read_text(), "the start of the run")
         world.worker.send_signal(signal.SIGTERM)
         assert world.worker.wait(30) == 0
         assert run.result(timeout=30) == "slept"
@@ -147,7 +147,7 @@ def test_a_drain_ends_when_its_time_is_over(world, tmp_path):
     world.worker = world._start(sys.executable, "-m", "wheelsched", "worker", "--socket", world.socket, "--tasks", "worker_tasks", "--drain", "200ms")
     with Client(world.socket) as ws:
         run = ws.enqueue(Call("t.sleep", 1000, str(note)), retry=wheelsched.Retry(attempts=2, backoff="1h"))
-        wait_for(note.exists, "the start of the run")
+        wait_for(lambda: note.exists() and note.read_text(), "the start of the run")
         world.worker.send_signal(signal.SIGTERM)
         assert world.worker.wait(25) == 0
         wait_for(lambda: ws.run(run.id).state == "retry_wait", "the report of the run")
@@ -222,7 +222,7 @@ def test_a_lease_that_can_not_be_trusted_ends_the_run(world, tmp_path):
     note = tmp_path / "note"
     with Client(world.socket) as ws:
         run = ws.enqueue(Call("t.sleep", 1000, str(note)), retry=wheelsched.Retry(attempts=1))
-        wait_for(note.exists, "the start of the run")
+        wait_for(lambda: note.exists() and note.read_text(), "the start of the run")
         world.server.send_signal(signal.SIGSTOP)
         try:
             wait_for(lambda: not alive(int(note.read_text())), "the end of user code", 15)
@@ -237,7 +237,7 @@ def test_a_supervisor_that_was_frozen_for_longer_than_its_lease_goes_on(world, t
     note = tmp_path / "note"
     with Client(world.socket) as ws:
         run = ws.enqueue(Call("t.sleep", 1000, str(note)), retry=wheelsched.Retry(attempts=1))
-        wait_for(note.exists, "the start of the run")
+        wait_for(lambda: note.exists() and note.read_text(), "the start of the run")
         world.worker.send_signal(signal.SIGSTOP)
         try:
             wait_for(lambda: ws.run(run.id).state == "dead", "the end of the lease", 20)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -23,6 +22,7 @@ from .errors import ConfigError, CorruptJournalError, LockedError
 from .grants import Grants
 from .journal import LmdbJournal
 from .keeper import Keeper
+from .messages import say
 from .model import CLOCK_STEP_US, US, Outcome, to_datetime
 from .pool import Pool, kill_former_generation
 from .redact import Redaction
@@ -39,12 +39,6 @@ if TYPE_CHECKING:
 EXIT_LOCKED: Final = 75
 EXIT_DAMAGED: Final = 65
 CLOCK_WAIT_US: Final = 600 * US
-
-
-def say(message: str) -> None:
-    """One line for the operator."""
-    sys.stderr.write(f"wheelsched: {message}\n")
-    sys.stderr.flush()
 
 
 def boot_id() -> str:

@@ -12,7 +12,6 @@ import os
 import select
 import signal
 import socket
-import sys
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ import numpy as np
 from . import process, protocol
 from .errors import UnavailableError
 from .executors import Starts
+from .messages import say
 from .model import DRAIN_US, NEVER, Outcome, format_duration
 from .pool import EXIT_US, Pool
 from .worker_folder import GENERATION, WorkerFolder, end_leftovers
@@ -287,8 +287,7 @@ class Supervisor:
             process.signal_group(slot.executor.pid, signal.SIGKILL)
 
     def _say(self, message: str) -> None:
-        sys.stderr.write(f"wheelsched: worker: {message}\n")
-        sys.stderr.flush()
+        say(f"worker: {message}")
 
     # Requests and answers
 

@@ -10,7 +10,6 @@ import os
 import secrets
 import select
 import signal
-import sys
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +21,7 @@ from .errors import InternalError, StorageFullError, UnavailableError, Wheelsche
 from .executors import Starts
 from .history import NEEDED
 from .lags import Histogram
+from .messages import say
 from .model import NEVER, ROLES, US, format_duration
 from .protocol import MUTATING, Request
 from .server_events import Readers
@@ -137,8 +137,7 @@ class Server:
         self._log("stopped")
 
     def _log(self, message: str) -> None:
-        sys.stderr.write(f"wheelsched: {message}\n")
-        sys.stderr.flush()
+        say(message)
 
     # One turn
 

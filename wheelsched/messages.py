@@ -1,0 +1,43 @@
+"""Messages of a server or a worker to stderr: a pipe that is full, or that nobody reads any more, ends and holds up nothing.
+
+What a pipe or socket doesn't take at once is lost, and counted: the next line that gets through says how many.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import stat
+
+_lost = [0]
+
+
+def say(message: str, fd: int = 2) -> None:
+    """One line for the operator. Raises nothing, and does not wait for a pipe or socket."""
+    line = f"wheelsched: {message}\n".encode("utf-8", "backslashreplace")
+    note = f"wheelsched: {_lost[0]} lines lost here: stderr took no more\n".encode() if _lost[0] else b""
+    try:
+        taken = _write(fd, note + line)
+    except OSError:
+        taken = 0
+    _lost[0] = 0 if taken >= len(note + line) else _lost[0] + 1
+
+
+def _write(fd: int, data: bytes) -> int:
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISSOCK(mode):
+        with socket.socket(fileno=os.dup(fd)) as sock:
+            return sock.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+    if not stat.S_ISFIFO(mode):
+        return os.write(fd, data)
+    try:  # opened anew: the flag of `fd` itself is shared with whoever else writes there
+        own = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except PermissionError:  # another user's pipe
+        poll = select.poll()
+        poll.register(fd, select.POLLOUT)
+        return os.write(fd, data[: select.PIPE_BUF]) if poll.poll(0) else 0
+    try:
+        return os.write(own, data)
+    finally:
+        os.close(own)
