@@ -76,7 +76,7 @@ def test_put_and_enqueue_warn_of_a_builtin_that_is_off(serving):
                  ["job", "apply", "-f", str(jobs)]):
         assert "no worker serves task command: none runs with --allow-commands" in run(*verb).stderr, verb
     assert "--allow" not in run("job", "put", "e", "--manual", "t.echo", "--args", "[1]").stderr
-    assert "--allow-commands" in run("status").stdout
+    wait_for(lambda: "--allow-commands" in run("status").stdout)  # once the worker has begun
     assert "there was no queue mial until now" in run("queue", "pause", "mial").stderr
     assert "until now" not in run("queue", "resume", "mial").stderr
     assert "those of enqueue: `run list '~t.echo'`" in run("run", "list", "t.echo").stderr
