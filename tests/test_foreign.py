@@ -198,5 +198,5 @@ def test_a_server_that_ends_leaves_the_worker_alone(foreign, serving):
     serving(workers=0).client()
     assert run.result(timeout=20) == "slept"
     assert outcomes(ws, run) == ["succeeded"]
-    assert len(worker.of("server_stops")) == 1
+    assert len(worker.of("server_stops")) <= 1, "told if it was asking just then"
     assert len(worker.of("hello")) == 2

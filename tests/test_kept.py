@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgpack
 import pytest
-from scripted import FIRST, Scripted
+from scripted import FIRST, USED, Scripted
 from serving import wait_for
 
 from wheelsched import Call, Retry
@@ -82,7 +82,7 @@ def told(end, token):
     if token in end.ended:
         return end.ended[token]
     outcome, start, ended, result = end.gone[0].ended[token]
-    return outcome, start, ended, result or None
+    return outcome, start, ended, {k: v for k, v in result.items() if k not in USED} or None
 
 
 def test_a_dead_executor_s_batch_is_told_of_row_by_row(end, tmp_path):
