@@ -54,7 +54,6 @@ EVERY_MIN_US: Final = 100 * MS
 DURATION_MAX_US: Final = 100 * 366 * 86_400 * US
 ATTEMPTS_MAX: Final = 1_000
 PRIORITY_MAX: Final = 9
-FINISHED_PER_JOB_MAX: Final = 10_000
 GROUP_MAX: Final = 10_000  # members
 BACKFILL_MAX: Final = 100_000  # runs one backfill makes
 QUEUES_MAX: Final = 10_000  # that have settings
