@@ -14,7 +14,7 @@ from wheelsched import protocol
 from wheelsched.builtin import Allowed
 from wheelsched.connections import Connection
 from wheelsched.errors import WheelschedError
-from wheelsched.model import NEVER
+from wheelsched.model import NEVER, Outcome
 from wheelsched.pool import Pool
 
 BOOT = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -184,3 +184,9 @@ def wait_for(condition, what, limit_s=30):
     while not condition():
         assert time.monotonic() < end, f"{what} did not come about"
         time.sleep(0.01)
+
+
+def value(ended):
+    """What a run that succeeded has returned."""
+    assert ended[0] == Outcome.SUCCEEDED, ended
+    return msgpack.unpackb(ended[3]["value"], timestamp=3)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgpack
 import pytest
-from scripted import FIRST, Scripted, alive, wait_for
+from scripted import FIRST, Scripted, alive, value, wait_for
 
 from wheelsched import process
 from wheelsched.model import Outcome
@@ -28,11 +28,6 @@ def make(tmp_path, monkeypatch):
     yield start
     for end in made:
         end.close()
-
-
-def value(ended):
-    assert ended[0] == Outcome.SUCCEEDED, ended
-    return msgpack.unpackb(ended[3]["value"], timestamp=3)
 
 
 @pytest.mark.parametrize("mode", ["thread", "async"])

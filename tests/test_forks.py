@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-import msgpack
 import pytest
-from scripted import Scripted
+from scripted import Scripted, value
 from serving import wait_for
 
 from wheelsched import Call, Retry
@@ -29,11 +28,6 @@ def make(tmp_path, monkeypatch):
     yield start
     for end in made:
         end.close()
-
-
-def value(ended):
-    assert ended[0] == Outcome.SUCCEEDED, ended
-    return msgpack.unpackb(ended[3]["value"])
 
 
 @pytest.mark.parametrize("around", [False, True], ids=["alone", "middleware"])

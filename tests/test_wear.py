@@ -6,9 +6,8 @@ import re
 import time
 from pathlib import Path
 
-import msgpack
 import pytest
-from scripted import HOUR_US, Scripted
+from scripted import HOUR_US, Scripted, value
 
 from wheelsched import Call, ConfigError
 from wheelsched.config import MAX_RSS_MIN, load, parse_size
@@ -31,11 +30,6 @@ def make(tmp_path, monkeypatch):
     yield start
     for end in made:
         end.close()
-
-
-def value(ended):
-    assert ended[0] == Outcome.SUCCEEDED, ended
-    return msgpack.unpackb(ended[3]["value"], timestamp=3)
 
 
 @pytest.mark.parametrize(("mode", "concurrency"), MODES)

@@ -11,9 +11,8 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import msgpack
 import pytest
-from scripted import FIRST, Scripted, alive, wait_for
+from scripted import FIRST, Scripted, alive, value, wait_for
 
 import wheelsched
 from wheelsched.builtin import Allowed
@@ -37,11 +36,6 @@ def make(tmp_path, monkeypatch):
     yield start
     for end in made:
         end.close()
-
-
-def value(ended):
-    assert ended[0] == Outcome.SUCCEEDED, ended
-    return msgpack.unpackb(ended[3]["value"], timestamp=3)
 
 
 def test_hello_announces_tasks_with_their_options(make):

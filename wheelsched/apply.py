@@ -26,6 +26,7 @@ from .ids import job_key
 from .model import (
     CALENDARS_MAX,
     FRAME_JOBS_MAX,
+    GLOB_MAX,
     HOOKS,
     INSTANT_MAX_US,
     MS,
@@ -65,7 +66,6 @@ STAGED_BYTES_MAX: Final = 128 * 1024 * 1024  # payloads of all batches of all co
 BATCHES_MAX: Final = 16  # of one connection
 FAULTS_MAX: Final = 1_000
 CHANGES_MAX: Final = 1_000
-GLOB_MAX: Final = 400
 _SHOWN_PAYLOAD_MAX: Final = 4_096  # larger ones are told by their size and a hash
 _NO_ROW: Final = 0xFFFFFFFF
 _NO_SPEC: Final = 0xFFFFFFFF  # a definition without a number yet

@@ -15,10 +15,10 @@ from . import reads
 from .arguments import done, text
 from .checks import check_name
 from .errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
-from .model import RunFlag, RunState
+from .model import GLOB_MAX, RunFlag, RunState
 from .overlap import cancel_rows
 from .run_commands import run_row
-from .sweeps import GLOB_MAX, PIECE, Chosen, Sweep, is_dry, join
+from .sweeps import PIECE, Chosen, Sweep, is_dry, join
 
 if TYPE_CHECKING:
     from collections.abc import Callable

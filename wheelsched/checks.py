@@ -14,6 +14,7 @@ from .model import (
     ATTEMPTS_MAX,
     CATCHUPS,
     DURATION_MAX_US,
+    ERROR_NAME_MAX,
     INSTANT_MAX_US,
     INSTANT_MIN_US,
     KEY_MAX,
@@ -44,7 +45,6 @@ _COUNT_MAX: Final = 1_000_000
 _RUNS_MAX: Final = 2**31 - 1
 _NOT_ON_MAX: Final = 100
 _RULE: Final = ("attempts", "backoff_us", "factor", "cap_us")  # of a retry policy, and of its rule for an error
-_ERROR_NAME_MAX: Final = 200
 _BUFFER_ALL_MAX: Final = 100  # house default of `buffer_all` without a max
 _DAY_US: Final = 86_400 * US
 QUEUE_SETTINGS: Final = ("concurrency", "rate", "burst", "key_concurrency", "key_rate", "weights")
@@ -111,10 +111,10 @@ def _retry(value: Any, what: str) -> dict[str, Any]:
     if not isinstance(errors, dict) or len(errors) > _NOT_ON_MAX:
         raise InvalidArgumentError(f"retry errors: a map of at most {_NOT_ON_MAX} names of exception types to their rules is wanted")
     rule = _retry_rule(got)
-    out: dict[str, Any] = {**rule, "not_on": [_text(name, "retry not_on", _ERROR_NAME_MAX) for name in not_on]}
+    out: dict[str, Any] = {**rule, "not_on": [_text(name, "retry not_on", ERROR_NAME_MAX) for name in not_on]}
     if errors:
         out["errors"] = {
-            _text(name, "retry errors", _ERROR_NAME_MAX): _retry_rule(fields(one, f"retry errors {str(name)[:60]!r}", _RULE))
+            _text(name, "retry errors", ERROR_NAME_MAX): _retry_rule(fields(one, f"retry errors {str(name)[:60]!r}", _RULE))
             for name, one in sorted(errors.items(), key=str)
         }
     return out

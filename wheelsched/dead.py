@@ -17,11 +17,11 @@ from . import reads
 from .arguments import done, text, whole
 from .checks import parse_rate
 from .errors import FailedPreconditionError, InvalidArgumentError
-from .model import DELAY_MAX_US, FRAME_JOBS_MAX, NEVER, Event, RunState, Trigger
+from .model import DELAY_MAX_US, FRAME_JOBS_MAX, GLOB_MAX, NEVER, Event, RunState, Trigger
 from .reads import DEAD_LIST
 from .retries import fits
 from .run_commands import parse_run_id, run_row
-from .sweeps import GLOB_MAX, PIECE, Chosen, Sweep, is_dry, join
+from .sweeps import PIECE, Chosen, Sweep, is_dry, join
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ from .errors import FailedPreconditionError, InvalidArgumentError
 from .events_told import KINDS, NUMBER, STATES, Told, tell
 from .history import Block
 from .ids import job_key
-from .model import MS, RunState, display_name
+from .model import GLOB_MAX, MS, RunState, display_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,7 +34,6 @@ RECORDS_MAX: Final = 256  # records that one page looks at, together with
 ROWS_MAX: Final = 65_536  # so many rows and
 BYTES_MAX: Final = 1024 * 1024  # so many bytes: a server does nothing else meanwhile
 PATTERNS_MAX: Final = 100
-GLOB_MAX: Final = 400
 _BLOCKS_KEPT: Final = 16
 _NO_POSITION: Final = "is no position of an event (the first column of `wheelsched events`) and not `oldest`"
 _NONE: Final = 2**32 - 1

@@ -10,7 +10,7 @@ import numpy as np
 from .arguments import check_value
 from .attempts import unpack_past
 from .errors import InvalidArgumentError
-from .model import DELAY_MAX_US, REASON_MAX, SNOOZE_MIN_US, Event, Outcome
+from .model import DELAY_MAX_US, ERROR_BASES_MAX, ERROR_NAME_MAX, REASON_MAX, SNOOZE_MIN_US, Event, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
     from .engine import Engine
 
-_BASES_MAX: Final = 10
 _WITH_WORKER: Final = (Outcome.TIMED_OUT, Outcome.LOST, Outcome.INTERRUPTED)  # endings that are not the run's own
-_NAME_MAX: Final = 200
 
 
 def check_result(result: dict[str, Any], outcome: int) -> None:
@@ -37,9 +35,9 @@ def check_result(result: dict[str, Any], outcome: int) -> None:
     reason, bases = result.get("reason"), result.get("bases")
     if reason is not None and (not isinstance(reason, str) or len(reason) > REASON_MAX):
         raise InvalidArgumentError(f"finish: reason is a text of at most {REASON_MAX} characters")
-    if bases is not None and (not isinstance(bases, list) or len(bases) > _BASES_MAX or
-                              not all(isinstance(base, str) and len(base) <= _NAME_MAX for base in bases)):
-        raise InvalidArgumentError(f"finish: bases is a list of at most {_BASES_MAX} names")
+    if bases is not None and (not isinstance(bases, list) or len(bases) > ERROR_BASES_MAX or
+                              not all(isinstance(base, str) and len(base) <= ERROR_NAME_MAX for base in bases)):
+        raise InvalidArgumentError(f"finish: bases is a list of at most {ERROR_BASES_MAX} names")
 
 
 def check_kept(result: Mapping[str, Any]) -> None:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from .turn import Incoming
 
 PIECE: Final = 4_096  # rows of a turn
-GLOB_MAX: Final = 400
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from .definition import given_from_api
 from .errors import InternalError, InvalidArgumentError, RunFailed, RunTimeout
 from .model import (
     CATCHUPS,
+    GLOB_MAX,
     INSTANT_MAX_US,
     KEY_MAX,
     MS,
@@ -55,7 +56,6 @@ R = TypeVar("R", bound=RunInfo)
 WAIT_S_MAX: Final = 20.0  # one `wait` request; longer waits are several
 PAGE: Final = 1_000
 _NEXT_MAX: Final = 1_000
-_GLOB_MAX: Final = 400
 _RESUME: Final = tuple(word for word in CATCHUPS if word != "earliest")
 _JOB_STATES: Final = tuple(state.name.lower() for state in JobState)
 _RUN_STATES: Final = (*(state.name.lower() for state in RunState), "running")
@@ -105,7 +105,7 @@ def checked_run_id(value: Any) -> str:
 
 def checked_glob(value: Any) -> str | None:
     """A pattern over names as they are shown, where the namespace `default` is left out; `*` matches any text."""
-    return None if value is None else display_name(checked_text(value, "match", _GLOB_MAX))
+    return None if value is None else display_name(checked_text(value, "match", GLOB_MAX))
 
 
 def checked_filters(task: Any, queue: Any, namespace: Any) -> dict[str, str | None]:
@@ -275,7 +275,7 @@ class Verbs(Generic[R]):
 
     def forecast(self, span: Any, bucket: Any, queue: Any) -> Ask[Forecast]:
         """What will start when."""
-        glob = None if queue is None else checked_text(queue, "queue", _GLOB_MAX)
+        glob = None if queue is None else checked_text(queue, "queue", GLOB_MAX)
         args = {"for_us": parse_duration(span, "span"), "bucket_us": parse_duration(bucket, "bucket"), "queue": glob}
         return Ask("forecast", args, forecast_from_wire)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from .errors import InvalidArgumentError
-from .model import US, display_name
+from .model import GLOB_MAX, US, display_name
 from .session import Ask
 from .verbs import WAIT_S_MAX, call_seconds, checked_limit, checked_text
 from .views_events import EventPage
@@ -19,7 +19,6 @@ __all__ = ["AsyncEventVerbs", "AsyncEvents", "EventPages", "EventVerbs", "Events
 
 PAGE: Final = 4_096
 GRACE_S: Final = 10.0  # for the answer to a wait that is over
-_GLOB_MAX: Final = 400
 
 
 class EventPages:
@@ -33,8 +32,8 @@ class EventPages:
                 raise InvalidArgumentError("since: the position of an event, 'oldest' or None (from now on) is wanted")
         if isinstance(kinds, str):
             kinds = [kinds]
-        self._kinds = None if kinds is None else [checked_text(kind, "kinds", _GLOB_MAX) for kind in kinds]
-        self._match = None if match is None else display_name(checked_text(match, "match", _GLOB_MAX))
+        self._kinds = None if kinds is None else [checked_text(kind, "kinds", GLOB_MAX) for kind in kinds]
+        self._match = None if match is None else display_name(checked_text(match, "match", GLOB_MAX))
         self._timeout = call_seconds(timeout, None)
         self._left = checked_limit(limit)
         self._quiet = 0.0  # seconds without an event

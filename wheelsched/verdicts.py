@@ -14,7 +14,7 @@ import traceback
 from typing import TYPE_CHECKING, Any, Final
 
 from .errors import InvalidArgumentError
-from .model import DELAY_MAX_US, ERROR_TEXT_MAX, REASON_MAX, Outcome, format_duration, parse_duration
+from .model import DELAY_MAX_US, ERROR_BASES_MAX, ERROR_NAME_MAX, ERROR_TEXT_MAX, REASON_MAX, Outcome, format_duration, parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Cancel", "NotRetried", "RetryAfter", "Snooze", "error_result", "trace_of", "verdict"]
 
-_BASES_MAX: Final = 10
-_NAME_MAX: Final = 200
 _PLAIN: Final = (Exception, BaseException, object)
 
 
@@ -100,13 +98,13 @@ def _name_of(cls: type) -> str:
     """Full name of an exception's type as a result has it; those of builtins and of this house without their module."""
     if cls.__module__ == __name__:
         return f"wheelsched.{cls.__name__}"
-    return (cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}")[:_NAME_MAX]
+    return (cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}")[:ERROR_NAME_MAX]
 
 
 def _bases_of(cls: type) -> dict[str, list[str]]:
     """The base classes by which a retry rule may know an exception, nearest first, as an entry of a result map; none for most."""
     found = [_name_of(base) for base in cls.__mro__[1:] if base not in _PLAIN and base.__module__ != __name__]
-    return {"bases": found[:_BASES_MAX]} if found else {}
+    return {"bases": found[:ERROR_BASES_MAX]} if found else {}
 
 
 def error_result(error: BaseException, trace: TracebackType | None) -> dict[str, Any]:
