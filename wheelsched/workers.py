@@ -88,18 +88,20 @@ def _pick(engine: Engine, seeker: Seeker, sharing: int) -> NDArray[np.uint32]:
 def grant(engine: Engine, seeker: Seeker, rows: NDArray[np.uint32]) -> bytes:
     """Lease the runs, durably before they leave; the reply with the batch."""
     runs, state = engine.state.runs, engine.state
+    fields = runs.gather(rows)
     payload, payload_end = runs.joined(rows, "payload")
     size = payload_end
     if state.checkpoints or state.lasts.of:
         more = np.zeros(len(rows), np.int64)
-        for handed in (_checkpoints(state, rows), *_lasts(state, runs.gather(rows))):
+        for handed in (_checkpoints(state, rows), *_lasts(state, fields)):
             for i, data in handed:
                 more[i] += len(data)
         size = payload_end + more.cumsum()
     if size[-1] > BATCH_BYTES_MAX:
         rows = rows[: max(1, int(np.searchsorted(size, BATCH_BYTES_MAX)))]
+        fields = fields[: len(rows)]
         payload, payload_end = runs.joined(rows, "payload")
-    first, fields = state.next_token(), runs.gather(rows)
+    first = state.next_token()
     engine.record("GRANT", {"at": engine.now.wall_us, "worker": seeker.worker, "token": first, "run": rows})
     token = np.arange(first, first + len(rows), dtype=np.int64)
     specs, index = np.unique(fields["spec"], return_inverse=True)
