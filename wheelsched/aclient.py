@@ -5,7 +5,8 @@
         await run.result(timeout=30)
         async for job in ws.jobs("billing/*"): ...
 
-The same names, arguments, errors and promises as in `client`. One AsyncClient belongs to one event loop.
+The same names, arguments, errors and promises as in `client`. An AsyncClient is used in one event loop at a time: in a later loop, and in
+a forked child, it connects anew; beside a loop that is using it any other is refused.
 """
 
 # ruff: noqa: ASYNC109 - the timeouts are part of the face shared with Client

@@ -1,8 +1,14 @@
-"""The asyncio transport of AsyncClient: one connection at a time, made again by itself. Native: no thread."""
+"""The asyncio transport of AsyncClient: one connection at a time, made again by itself. Native: no thread.
+
+A connection belongs to the event loop and to the process in which it was made. In a new loop, when the one before is closed or idle, and
+in a forked child, another one is made; two loops at the same time are refused.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,6 +17,8 @@ from .session import Session, backoff_s
 from .transport import CONNECT_S
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .session import Ask, Open
 
 __all__ = ["AsyncTransport"]
@@ -21,8 +29,9 @@ T = TypeVar("T")
 class _Link(asyncio.Protocol):
     """One connection; hands everything to its owner while it is the owner's."""
 
-    def __init__(self, owner: AsyncTransport) -> None:
+    def __init__(self, owner: AsyncTransport, sock: socket.socket) -> None:
         self._owner = owner
+        self.sock = sock
         self.transport: asyncio.Transport | None = None
         self.paused = False
         self.gone = False
@@ -55,12 +64,47 @@ class AsyncTransport:
     """Sends what is asked and waits for answers; reconnects and sends again by itself."""
 
     def __init__(self, path: str, name: str, retry_for: float) -> None:
+        self._make_session: Callable[[], Session] = lambda: Session(name, path, retry_for)
         self.path = path
-        self._session = Session(name, path, retry_for)
+        self._closed = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = os.getpid()
+        self._session = self._make_session()
         self._link: _Link | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._waiters: dict[Open[Any], asyncio.Future[None]] = {}
-        self._closed = False
+
+    def _enter(self) -> None:
+        """Be in the running loop and in this process. FailedPreconditionError while another loop is using the client."""
+        loop = asyncio.get_running_loop()
+        if self._loop is loop and self._pid == os.getpid():
+            return
+        if self._pid != os.getpid():  # a forked child: the parent's connection is not ours to shut down
+            if self._link is not None:
+                self._link.sock.close()
+            self._reset()
+        elif self._loop is not None:
+            if not self._loop.is_closed() and (self._loop.is_running() or self._waiters):
+                raise FailedPreconditionError(
+                    "this AsyncClient is in use in another event loop: make one AsyncClient for each loop, in the loop that uses it"
+                )
+            self._leave(self._loop)
+        self._loop = loop
+
+    def _leave(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Give up a connection in a loop that does not run."""
+        link, task = self._link, self._connecting
+        self._reset()  # first: what ends now is nobody's any more
+        if not loop.is_closed():
+            if task is not None:
+                task.cancel()
+            if link is not None:
+                link.end()
+        elif link is not None:
+            link.sock.close()  # its transport can do nothing without its loop
 
     @property
     def server(self) -> dict[str, Any]:
@@ -68,9 +112,10 @@ class AsyncTransport:
         return self._session.server
 
     def begin(self, ask: Ask[T]) -> Open[T]:
-        """Start a request; `finish` or `drop` must follow. FailedPreconditionError when the client is closed."""
+        """Start a request; `finish` or `drop` must follow. FailedPreconditionError when the client is closed, or in use in another loop."""
         if self._closed:
             raise FailedPreconditionError("this client is closed; make a new one")
+        self._enter()
         opened = self._session.begin(ask)
         self.flush()
         return opened
@@ -99,7 +144,8 @@ class AsyncTransport:
         self._session.drop(opened)
 
     async def close(self) -> None:
-        """End the connection; what others wait for fails with UnavailableError."""
+        """End the connection; what others wait for fails with UnavailableError. FailedPreconditionError: see `begin`."""
+        self._enter()
         self._closed = True
         self._session.fail_all(UnavailableError("the client was closed"))
         self._wake_all()
@@ -169,20 +215,33 @@ class AsyncTransport:
             self._waiters.pop(opened, None)
 
     async def _connect(self) -> None:
+        session, me = self._session, asyncio.current_task()
         try:
-            await asyncio.sleep(max(0.0, self._session.connect_at - time.monotonic()))
+            await asyncio.sleep(max(0.0, session.connect_at - time.monotonic()))
             async with asyncio.timeout(CONNECT_S):
-                _, link = await asyncio.get_running_loop().create_unix_connection(lambda: _Link(self), self.path)
+                link = await self._linked()
         except OSError as e:
-            self._session.not_connected(e, time.monotonic())
+            session.not_connected(e, time.monotonic())
         else:
-            if not self._closed:
+            if not self._closed and self._session is session:
                 self._link = link
-                self._session.connected()
-            if self._closed or link.gone:
+                session.connected()
+            if self._link is not link or link.gone:
                 self.lost(link)
                 link.end()
         finally:
-            self._connecting = None
-        self.flush()
-        self._wake_all()
+            if self._connecting is me:
+                self._connecting = None
+        if self._session is session:
+            self.flush()
+            self._wake_all()
+
+    async def _linked(self) -> _Link:
+        loop, sock = asyncio.get_running_loop(), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.setblocking(False)
+            await loop.sock_connect(sock, self.path)
+            return (await loop.create_unix_connection(lambda: _Link(self, sock), sock=sock))[1]
+        except BaseException:
+            sock.close()
+            raise

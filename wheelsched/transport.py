@@ -68,6 +68,13 @@ class Transport:
         self._link: _Link | None = None
         self._connecting = False
 
+    def _enter(self) -> None:
+        """Be in this process: in a forked child the parent's connection is not ours to use or to shut down, nor is its lock."""
+        if self._pid != os.getpid():
+            if self._link is not None:
+                self._link.sock.close()
+            self._reset()
+
     @property
     def server(self) -> dict[str, Any]:
         """What the server said of itself when the connection was made; empty before that."""
@@ -75,10 +82,7 @@ class Transport:
 
     def begin(self, ask: Ask[T]) -> Open[T]:
         """Start a request; `finish` or `drop` must follow. FailedPreconditionError when the client is closed."""
-        if self._pid != os.getpid():  # a forked child: the parent's connection is not ours to use or to shut down
-            if self._link is not None:
-                self._link.sock.close()
-            self._reset()
+        self._enter()
         with self._cond:
             if self._closed:
                 raise FailedPreconditionError("this client is closed; make a new one")
@@ -86,6 +90,7 @@ class Transport:
 
     def flush(self, opened: Open[Any], timeout: float | None) -> None:
         """Wait until all of a request is with the kernel. Errors as `finish`."""
+        self._enter()
         with self._cond:
             self._until(opened, timeout, flush=True)
 
@@ -93,6 +98,7 @@ class Transport:
         """The answer. The server's error; DeadlineExceededError after `timeout` seconds; UnavailableError when the
         retry budget ended without a connection.
         """
+        self._enter()
         with self._cond:
             end = None if timeout is None else time.monotonic() + timeout
             while True:
@@ -102,11 +108,13 @@ class Transport:
 
     def drop(self, opened: Open[Any]) -> None:
         """Nobody waits for this any more."""
+        self._enter()
         with self._cond:
             self._session.drop(opened)
 
     def close(self) -> None:
         """End the connection; what other threads wait for fails with UnavailableError."""
+        self._enter()
         with self._cond:
             self._closed = True
             self._session.fail_all(UnavailableError("the client was closed"))
