@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import faulthandler
 import os
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,9 +20,11 @@ from .config import format_offset
 from .connections import Listener
 from .cron import Zones
 from .engine import Engine
-from .errors import ConfigError, CorruptJournalError, LockedError
+from .errors import ConfigError, CorruptJournalError, LockedError, StorageFullError
 from .grants import Grants
-from .journal import LmdbJournal
+from .journal import EXIT_FATAL, LmdbJournal
+from .journal_dir import damage
+from .journal_files import in_words
 from .keeper import Keeper
 from .messages import say
 from .model import CLOCK_STEP_US, US, Outcome, to_datetime
@@ -39,6 +43,11 @@ if TYPE_CHECKING:
 EXIT_LOCKED: Final = 75
 EXIT_DAMAGED: Final = 65
 CLOCK_WAIT_US: Final = 600 * US
+# Of a path that was chosen badly; all else is the storage's fault.
+_NOT_USABLE: Final = frozenset({
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG,
+    errno.EINVAL, errno.ENOTEMPTY,
+})
 
 
 def boot_id() -> str:
@@ -48,11 +57,8 @@ def boot_id() -> str:
 
 def open_offline(directory: str) -> State:
     """The state of a data directory that no server holds; for `admin verify`."""
-    journal = LmdbJournal.open(directory, create=False)
-    try:
+    with LmdbJournal.open(directory, read_only=True) as journal:
         return recover(journal)
-    finally:
-        journal.close()
 
 
 def _wait_for_clock(state: State, clock: Clock) -> bool:
@@ -67,11 +73,11 @@ def _wait_for_clock(state: State, clock: Clock) -> bool:
     return state.meta.at_us > clock.now().wall_us
 
 
-def _take_over(state: State, config: Config, clock: Clock, boot: str) -> Engine:
+def _take_over(state: State, config: Config, workers: Path, clock: Clock, boot: str) -> Engine:
     from . import __version__  # noqa: PLC0415 - reads package metadata
 
     same_boot = state.meta.boot_id == boot
-    proofs = kill_former_generation(_workers_dir(config), state.meta.generation + 1, boot)
+    proofs = kill_former_generation(workers, state.meta.generation + 1, boot)
     engine = Engine(
         state, Zones(load_zone), history.pack, clock.now(), zone_version=ZONE_VERSION, boot_id=boot, server=f"wheelsched {__version__}"
     )
@@ -88,16 +94,13 @@ def _take_over(state: State, config: Config, clock: Clock, boot: str) -> Engine:
     return engine
 
 
-def _same_offset(config: Config, *, fresh: bool) -> None:
+def _same_offset(config: Config, journal: LmdbJournal) -> None:
     """A data directory keeps the clock offset it was made with: another one would be a step of the clock at every start."""
-    note = Path(config.data) / "clock_offset"
-    if fresh:
-        note.write_text(f"{config.clock_offset_us}\n", encoding="ascii")
-        return
-    made_with = int(note.read_text(encoding="ascii")) if note.exists() else 0
+    made_with = journal.directory.read_clock_offset() if journal.last_seq else config.clock_offset_us
     if made_with != config.clock_offset_us:
         made, given = (f"with --clock-offset={format_offset(us)}" if us else "without one" for us in (made_with, config.clock_offset_us))
         raise ConfigError(f"clock_offset: {config.data} was made {made}, not {given}; start it {made}")
+    journal.directory.write_clock_offset(made_with)
 
 
 def _allowed(config: Config) -> Allowed:
@@ -107,53 +110,62 @@ def _allowed(config: Config) -> Allowed:
     )
 
 
-def _workers_dir(config: Config) -> Path:
-    return Path(config.data) / "workers"
-
-
 def serve(config: Config) -> int:
-    """Serve until told to stop; the exit code. 75: the data directory is locked; 78: bad configuration; 65: damaged journal."""
+    """Serve until told to stop; the exit code. 65: the data directory is damaged; 70: the storage failed; 75: the directory is locked;
+    78: a configuration that can't be used.
+    """
     faulthandler.enable()  # a damaged page of the store can end the process by a signal: not without a word
     try:
-        return _serve(config)
+        server = _start(config)
     except LockedError as e:
-        say(str(e))
+        say(e.message)
         return EXIT_LOCKED
     except ConfigError as e:
-        say(str(e))
+        say(e.message)
         return EXIT_CONFIG
     except CorruptJournalError as e:
-        say(str(e))
+        say(e.message if config.data in e.message else damage(Path(config.data), e.message).message)
         return EXIT_DAMAGED
+    except StorageFullError as e:
+        say(f"the storage is full: {e.message}. Free space and start again")
+        return EXIT_FATAL
+    except TimeoutError as e:
+        say(f"not started: {e}")
+        return EXIT_LOCKED
+    except OSError as e:
+        if e.errno in _NOT_USABLE:
+            say(f"data {config.data}: {in_words(e)}; choose a folder that this user may write")
+            return EXIT_CONFIG
+        say(f"the storage failed: data {config.data}: {in_words(e)}. Start again when the cause is gone")
+        return EXIT_FATAL
+    return server.run()
 
 
-def _serve(config: Config) -> int:
+def _start(config: Config) -> Server:
     begun = time.monotonic()
     allowed = _allowed(config)
     allowed.check()
     grants = Grants(dict(config.roles))
-    try:
+    with ExitStack() as undo:
         journal = LmdbJournal.open(config.data, map_size=config.map_size, reserve_bytes=config.reserve_bytes)
-    except OSError as e:
-        raise ConfigError(f"data {config.data}: {e.strerror or e}; choose a folder that this user may write") from e
-    try:
+        undo.callback(journal.close)
         listener = Listener(config.socket, config.socket_mode, config.socket_group)
-    except BaseException:
-        journal.close()
-        raise
-    try:
-        _same_offset(config, fresh=journal.last_seq == 0)
-    except ConfigError:
-        listener.close()
-        journal.close()
-        raise
+        undo.callback(listener.close)
+        _same_offset(config, journal)
+        server = _server(config, journal, listener, allowed, grants, begun)
+        undo.pop_all()
+    return server
+
+
+def _server(config: Config, journal: LmdbJournal, listener: Listener, allowed: Allowed, grants: Grants, begun: float) -> Server:
     clock = Clock(config.clock_offset_us)
     boot = boot_id()
+    workers = journal.directory.workers()
     state = recover(journal)
     behind = _wait_for_clock(state, clock)
-    engine = _take_over(state, config, clock, boot)
+    engine = _take_over(state, config, workers, clock, boot)
     pool = Pool(
-        workers_dir=_workers_dir(config), modules=config.tasks, generation=state.meta.generation, boot_id=boot,
+        workers_dir=workers, modules=config.tasks, generation=state.meta.generation, boot_id=boot,
         allowed=allowed, mode=config.mode, concurrency=config.concurrency, lease_us=config.lease_us,
         max_runs=config.max_runs, max_rss=config.max_rss,
     )
@@ -175,4 +187,4 @@ def _serve(config: Config) -> int:
     if config.workers and not config.tasks:
         on = [task for task, allowed in (("command", config.allow_commands), ("http", config.allow_http)) if allowed]
         say(f"no --tasks: its workers serve {' and '.join(on) or 'no task'} alone; give --tasks MODULE, or start `wheelsched worker`")
-    return server.run()
+    return server

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Final, NoReturn, Self
 import lmdb
 
 from . import records
-from .errors import AlreadyExistsError, FailedPreconditionError, InternalError
-from .journal_dir import FORMAT, DataDirectory, Head, damage, make_private, read_extent, storage_errors, sync_path, write_file
+from .errors import AlreadyExistsError, CorruptJournalError, FailedPreconditionError, InternalError
+from .journal_dir import FORMAT, DataDirectory, Head, damage, read_extent
 from .journal_env import KEY, VALUE_MAX, Store, build_env, check_file, map_size_for, open_env, page_findings
+from .journal_files import make_private, storage_errors, sync_path, write_file, write_note
 from .memory_journal import LAST, SWEEP_MAX, Batch, Journal, MemoryJournal, Plan, Usage
 
 if TYPE_CHECKING:
@@ -83,25 +84,29 @@ class LmdbJournal:
         reserve_bytes: int = RESERVE_BYTES,
         low_water_bytes: int | None = None,
         create: bool = True,
+        read_only: bool = False,
         on_fatal: Callable[[BaseException], object] | None = None,
     ) -> LmdbJournal:
         """Lock and open a data directory, or make a new one with `create`. The default of `on_fatal` ends the process with status 70.
 
         `map_size`: 4 TiB by default. `low_water_bytes`: below so much room (of disk or map) usage() is `full`; `reserve_bytes` by default.
-        LockedError, NotFoundError, CorruptJournalError, StorageFullError, ConfigError.
+        `read_only`: nothing in the directory is made or changed, whoever owns it; then there is no append and no submit.
+        LockedError, NotFoundError, CorruptJournalError, StorageFullError, ConfigError; OSError when the directory can't be used.
         """
         low_water = reserve_bytes if low_water_bytes is None else low_water_bytes
-        place = DataDirectory(directory, create=create, reserve_bytes=reserve_bytes, low_water_bytes=low_water)
+        create = create and not read_only
+        place = DataDirectory(directory, create=create, reserve_bytes=reserve_bytes, low_water_bytes=low_water, read_only=read_only)
         try:
             identity: dict[str, object] = {"uuid": str(uuid.uuid4()), "format": FORMAT, "lib_version": 0}
             unproved = place.prepare(build_env, identity, create=create)
             check_file(place)
             try:
-                env = open_env(place.env_path, map_size_for(map_size))
+                env = open_env(place.env_path, map_size_for(map_size), read_only=read_only)
             except lmdb.Error as e:
                 raise damage(place.path, f"LMDB can't open it: {e}") from e
             try:
-                place.env_path.joinpath("lock.mdb").chmod(0o600)  # LMDB may have made it anew, under the umask
+                if not read_only:
+                    place.env_path.joinpath("lock.mdb").chmod(0o600)  # LMDB may have made it anew, under the umask
                 journal = cls(place, env, on_fatal)
                 journal._read_head(unproved=unproved)
             except BaseException as e:
@@ -116,13 +121,16 @@ class LmdbJournal:
 
     def _read_head(self, *, unproved: bool) -> None:
         """Check identity, head and position, and take up what they say."""
-        self._env.reader_check()
+        if not self._dir.read_only:
+            self._env.reader_check()
         identity, head = self._store.identity(), self._store.head()
         found = json.loads(identity) if identity else None
         if unproved:
             if head != Head(txn_id=head.txn_id) or not isinstance(found, dict):
                 raise damage(self._dir.path, "marker.json is missing")
-            self._dir.write_marker(found)
+            if not self._dir.read_only:
+                self._dir.write_marker(found)
+            self._dir.identity = found
         elif found != self._dir.identity:
             raise damage(self._dir.path, f"the data file belongs to another directory: {found}, marker.json says {self._dir.identity}")
         if head.txn_id != self._env.info()["last_txnid"]:
@@ -152,6 +160,11 @@ class LmdbJournal:
     def identity(self) -> str:
         """Random id of the store, from marker.json."""
         return str(self._dir.identity["uuid"])
+
+    @property
+    def directory(self) -> DataDirectory:
+        """What is beside the journal."""
+        return self._dir
 
     def snapshot(self) -> tuple[int, Iterator[bytes]] | None:
         """Position and chunks of the current snapshot. Iterating raises CorruptJournalError; FailedPreconditionError once replaced."""
@@ -224,6 +237,7 @@ class LmdbJournal:
 
     def _take(self, batch: Batch) -> int:
         self._check_open()
+        assert not self._dir.read_only, "opened to be read only"
         assert batch.size() <= BATCH_BYTES_MAX, ("batch too long", batch.size())
         last_seq = self._plan.take(batch)
         self._queue.append(batch)
@@ -369,7 +383,18 @@ class LmdbJournal:
         with self._writing:
             pages = page_findings(self._dir.data_path)
             # LMDB aborts the process on some damaged pages, so the rest stays unread then.
-            return pages or self._store.findings(self._head)
+            return pages or self._store.findings(self._head) + self._beside()
+
+    def _beside(self) -> list[str]:
+        """What is wrong with what a start reads beside the journal; the position was read when it was opened."""
+        found = []
+        for read in (self._dir.read_clock_offset if self._head.last_seq else None, self._dir.workers):
+            try:
+                if read is not None:
+                    read()
+            except CorruptJournalError as e:
+                found.append(e.message)
+        return found
 
     def backup(self, dest: str | os.PathLike[str]) -> None:
         """A copy in the new directory `dest`, checked before it gets its name. The state is that of one commit; commits go on meanwhile.
@@ -409,6 +434,7 @@ class LmdbJournal:
         sync_path(path)
         sync_path(path.parent)
         write_file(new / "marker.json", (self._dir.path / "marker.json").read_bytes())
+        write_note(new / "clock_offset", self._dir.read_clock_offset())
         copy = LmdbJournal.open(new, create=False, reserve_bytes=0)
         try:
             findings = copy.verify()

@@ -3,10 +3,12 @@
     DIR/lock          flock for life, taken before LMDB is opened; the holder's pid and how far it got
     DIR/marker.json   identity and format; there once the directory is complete, never changed
     DIR/position      last record at the last open or close: an older copy of the data file is noticed
+    DIR/clock_offset  the --clock-offset that the directory was made with; there before the first record
     DIR/reserve       preallocated bytes to give up on a full disk
     DIR/journal/      the LMDB environment; made as journal.new and renamed when complete
 
-Directories are 0700, files 0600, whatever the umask.
+Directories are 0700, files 0600, whatever the umask. The directory is the server's own and nobody else may write in it, so nobody else
+can put a link there. Whoever only reads (`admin verify`) changes nothing, and may be root or on a file system that is mounted so.
 """
 
 from __future__ import annotations
@@ -16,20 +18,30 @@ import fcntl
 import json
 import os
 import shutil
+import stat
 import struct
 import zlib
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from .errors import CorruptJournalError, LockedError, NotFoundError, StorageFullError
+from .errors import ConfigError, CorruptJournalError, LockedError, NotFoundError
+from .journal_files import (
+    FULL,
+    check_owner,
+    full_disk_is_fine,
+    make_private,
+    read_file,
+    read_note,
+    storage_errors,
+    sync_path,
+    write_file,
+    write_note,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-__all__ = [
-    "FORMAT", "DataDirectory", "Extent", "Head", "damage", "make_private", "read_extent", "storage_errors", "sync_path", "write_file",
-]
+__all__ = ["FORMAT", "DataDirectory", "Extent", "Head", "damage", "read_extent"]
 
 FORMAT: Final = 1  # layout of directory and databases; raised by any change
 _MAGIC: Final = 0xBEEFC0DE
@@ -40,10 +52,10 @@ _CRC: Final = struct.Struct("<I")
 _META: Final = struct.Struct("=16xIIQQI92xQQ")
 
 
-def damage(directory: Path, what: str, **detail: object) -> CorruptJournalError:
-    """The error for a damaged journal, with what a person does about it."""
+def damage(directory: Path, what: str, advice: str = "", **detail: object) -> CorruptJournalError:
+    """The error for a damaged data directory, with what a person does about it."""
     return CorruptJournalError(
-        f"the journal in {directory} is damaged: {what}. Nothing was changed. Look with 'wheelsched admin verify {directory}', "
+        f"the journal in {directory} is damaged: {what}. {advice}Nothing was changed. Look with 'wheelsched admin verify {directory}', "
         "then restore a copy of the whole directory: nothing is repaired silently.",
         **detail,
     )
@@ -117,91 +129,58 @@ def read_extent(path: Path) -> Extent:
     return Extent(page, last_page, txn_id, size)
 
 
-def write_file(path: Path, data: bytes) -> None:
-    """Replace the file as a whole, durably."""
-    new = path.with_name(path.name + ".new")
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        os.fchmod(fd, 0o600)
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    new.replace(path)
-    sync_path(path.parent)
-
-
-def sync_path(path: Path) -> None:
-    """Sync a file or directory by name."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def make_private(path: Path, *, exist_ok: bool = False) -> None:
-    """Make a directory 0700, durably."""
-    path.mkdir(mode=0o700, exist_ok=exist_ok)
-    path.chmod(0o700)
-    sync_path(path.parent)
-
-
-@contextmanager
-def storage_errors(what: str) -> Iterator[None]:
-    """A full disk becomes StorageFullError."""
-    try:
-        yield
-    except OSError as e:
-        if e.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise StorageFullError(f"no space to {what}: {e}") from e
-        raise
-
-
-@contextmanager
-def full_disk_is_fine() -> Iterator[None]:
-    """For writes that help but that nothing depends on."""
-    try:
-        yield
-    except OSError as e:
-        if e.errno not in {errno.ENOSPC, errno.EDQUOT}:
-            raise
-
-
 class DataDirectory:
     """One locked data directory. `identity` is what marker and data file agree on."""
 
-    def __init__(self, directory: str | os.PathLike[str], *, create: bool, reserve_bytes: int, low_water_bytes: int) -> None:
-        """Take the lock. LockedError, NotFoundError without `create`, StorageFullError."""
+    def __init__(
+        self, directory: str | os.PathLike[str], *, create: bool, reserve_bytes: int, low_water_bytes: int, read_only: bool = False
+    ) -> None:
+        """Take the lock. LockedError, NotFoundError without `create`, ConfigError for one that others own or may write in,
+        StorageFullError, OSError. `read_only`: whatever is there may be looked at, and nothing is changed.
+        """
         self.path = Path(directory).absolute()
         self.env_path = self.path / "journal"
         self.data_path = self.env_path / "data.mdb"
         self.reserve_bytes = reserve_bytes
         self.low_water_bytes = low_water_bytes
+        self.read_only = read_only
         self.identity: dict[str, object] = {}
         self.died_loading = False
-        if not self.path.exists():
-            if not create:
-                raise NotFoundError(f"there is no data directory {self.path}")
+        self._lock_fd = -1
+        if create and not self.path.exists():
             with storage_errors(f"make {self.path}"):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 make_private(self.path, exist_ok=True)  # another server may be quicker; the lock decides
         # The directory itself is locked too: a lock file that was removed or replaced lets nobody in.
-        self._fds: list[int] = [self._lock(self.path, os.O_RDONLY | os.O_DIRECTORY)]
+        self._fds: list[int] = []
         try:
-            self._lock_fd = self._lock(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
-            self._fds.append(self._lock_fd)
-            os.fchmod(self._lock_fd, 0o600)
-            self.died_loading = b"loading" in os.pread(self._lock_fd, 256, 0)
-            self.note("loading")
+            self._fds.append(self._lock(self.path, os.O_RDONLY | os.O_DIRECTORY))
+            if not read_only:
+                check_owner(self.path, os.fstat(self._fds[0]))
+            self._take_lock_file()
         except BaseException:
             self.release()
             raise
 
+    def _take_lock_file(self) -> None:
+        path = self.path / "lock"
+        if self.read_only:
+            if path.exists():
+                self._fds.append(self._lock(path, os.O_RDONLY | os.O_NOFOLLOW))
+            return
+        self._lock_fd = self._lock(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
+        self._fds.append(self._lock_fd)
+        os.fchmod(self._lock_fd, 0o600)
+        self.died_loading = b"loading" in os.pread(self._lock_fd, 256, 0)
+        self.note("loading")
+
     def _lock(self, path: Path, flags: int) -> int:
-        fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
+        try:
+            fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            raise NotFoundError(f"there is no data directory {self.path}") from None
+        except NotADirectoryError:
+            raise ConfigError(f"data {self.path}: it is no directory") from None
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -224,6 +203,8 @@ class DataDirectory:
 
         On a full disk the old text stays, so that it alone stops no start.
         """
+        if self.read_only:
+            return
         text = f"pid {os.getpid()} {state}\n".encode()
         with full_disk_is_fine():
             os.pwrite(self._lock_fd, text, 0)
@@ -241,9 +222,13 @@ class DataDirectory:
         """
         marker = self.path / "marker.json"
         new = self.env_path.with_name("journal.new")
-        if new.exists():
+        if new.exists() and not self.read_only:
             shutil.rmtree(new)  # never renamed, so never used
-        if marker.exists():
+        for path, is_kind in ((self.env_path, stat.S_ISDIR), (self.data_path, stat.S_ISREG)):
+            if os.path.lexists(path) and not is_kind(path.lstat().st_mode):
+                what = "a symbolic link: to have it elsewhere, move the whole directory" if path.is_symlink() else "something else"
+                raise damage(self.path, f"{path} is {what}")
+        if os.path.lexists(marker):
             self._read_marker(marker)
             if not self.data_path.exists():
                 raise damage(self.path, f"{self.data_path} is missing, and {marker} says that it was there")
@@ -268,7 +253,7 @@ class DataDirectory:
 
     def _read_marker(self, marker: Path) -> None:
         try:
-            identity = json.loads(marker.read_bytes())
+            identity = json.loads(read_file(marker) or b"")
             known = identity["format"]
         except (ValueError, KeyError, TypeError) as e:
             raise damage(self.path, f"{marker} can't be read: {e}") from e
@@ -283,19 +268,40 @@ class DataDirectory:
 
     def read_position(self) -> tuple[int, int]:
         """(number, CRC) of the last record that is known to have been on disk; (0, 0) when not known. CorruptJournalError."""
-        path = self.path / "position"
-        if not path.exists():
-            return 0, 0
-        try:
-            seq, crc = map(int, path.read_bytes().split())
-        except ValueError as e:
-            raise damage(self.path, f"{path} can't be read: {e}") from e
+        seq, crc = self._read("position", 2, "") or (0, 0)
         return seq, crc
 
     def write_position(self, seq: int, crc: int) -> None:
         """Remember that this record is on disk. A full disk is no reason to fail: the old position stays true."""
-        with full_disk_is_fine():
-            write_file(self.path / "position", b"%d %d\n" % (seq, crc))
+        if not self.read_only:
+            with full_disk_is_fine():
+                write_note(self.path / "position", seq, crc)
+
+    def read_clock_offset(self) -> int:
+        """Microseconds that the clock of this directory's server is set off; 0 when it is not known. CorruptJournalError."""
+        found = self._read("clock_offset", 1, "It holds the --clock-offset that the directory was made with: if that was none, remove it. ")
+        return found[0] if found else 0
+
+    def write_clock_offset(self, us: int) -> None:
+        """Before the first record. StorageFullError."""
+        with storage_errors(f"make {self.path}"):
+            write_note(self.path / "clock_offset", us)
+
+    def _read(self, name: str, count: int, advice: str) -> tuple[int, ...] | None:
+        try:
+            return read_note(self.path / name, count)
+        except ValueError as e:
+            raise damage(self.path, f"{self.path / name} can't be read: {e}", advice) from e
+
+    def workers(self) -> Path:
+        """Where the workers' files go: it is made when it is missing. CorruptJournalError when something else is there."""
+        path = self.path / "workers"
+        if os.path.lexists(path) and not stat.S_ISDIR(path.lstat().st_mode):
+            raise damage(self.path, f"{path} is no directory", "It holds the workers' files while they run: remove it. ")
+        if not self.read_only:
+            with storage_errors(f"make {path}"):
+                make_private(path, exist_ok=True)
+        return path
 
     def free_bytes(self) -> int:
         """Bytes the file system has left for us."""
@@ -305,8 +311,13 @@ class DataDirectory:
     @property
     def has_reserve(self) -> bool:
         """Whether the reserve is there (or none is wanted)."""
-        path = self.path / "reserve"
-        return not self.reserve_bytes or (path.exists() and path.stat().st_blocks * 512 >= self.reserve_bytes)
+        if not self.reserve_bytes:
+            return True
+        try:
+            info = (self.path / "reserve").lstat()
+        except FileNotFoundError:
+            return False
+        return stat.S_ISREG(info.st_mode) and info.st_blocks * 512 >= self.reserve_bytes
 
     def give_up_reserve(self) -> None:
         """Free the reserve's bytes."""
@@ -315,18 +326,19 @@ class DataDirectory:
 
     def restore_reserve(self) -> bool:
         """Allocate the reserve when the disk has room for it and the low-water mark; whether it is there."""
-        if self.has_reserve:
+        if self.read_only or self.has_reserve:
             return True
         if self.free_bytes() < self.reserve_bytes + self.low_water_bytes:
             return False
         path = self.path / "reserve"
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        path.unlink(missing_ok=True)  # too short, or a link
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             os.fchmod(fd, 0o600)
             os.posix_fallocate(fd, 0, self.reserve_bytes)
         except OSError as e:
             path.unlink()
-            if e.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+            if e.errno not in {*FULL, errno.EFBIG}:
                 raise
             return False
         finally:

@@ -63,11 +63,11 @@ def map_size_for(wanted: int | None) -> int:
     return max(1 << 20, min(MAP_SIZE, ((limit - used) // 2) & ~0xFFFFF))
 
 
-def open_env(path: Path, map_size: int) -> lmdb.Environment:
-    """Map an existing environment. lmdb.Error."""
+def open_env(path: Path, map_size: int, *, read_only: bool = False) -> lmdb.Environment:
+    """Map an existing environment. lmdb.Error. `read_only`: without a lock file, as our own lock keeps writers out."""
     return lmdb.open(
         os.fspath(path), map_size=map_size, max_dbs=8, mode=0o600, sync=True, metasync=True, map_async=False,
-        writemap=False, lock=True, readahead=True, max_spare_txns=2, **_engine(),
+        writemap=False, lock=not read_only, readonly=read_only, readahead=True, max_spare_txns=2, **_engine(),
     )
 
 
@@ -114,7 +114,7 @@ def check_file(place: DataDirectory) -> None:
         raise damage(place.path, "; ".join(findings[:5]))
     if short and findings is None:
         raise damage(place.path, f"{path} has {extent.file_bytes} bytes, its meta page says {extent.bytes_needed}")
-    if short:
+    if short and not place.read_only:
         os.truncate(path, extent.bytes_needed)
 
 

@@ -72,9 +72,10 @@ class StartedFile:
     def __init__(self, path: str | os.PathLike[str], *, create: bool = False, places: int = 0) -> None:
         """OSError when it can't be opened, ValueError when it is none. `places`, with `create`: how many runs at a time; 0 for one."""
         self.path = os.fspath(path)
-        fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0), 0o600)
+        fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT | os.O_EXCL if create else 0), 0o600)
         try:
             if create:
+                os.fchmod(fd, 0o600)  # whatever the umask
                 _allocate(fd, places)
             size = os.fstat(fd).st_size
             if size < FILE_BYTES or size % (8 * _PLACE_WORDS):

@@ -3,7 +3,7 @@
     wheelsched [--socket PATH] [-o table|json|jsonl] [--time job|utc|local] VERB ...
 
 Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 conflict or fenced, 5 server unreachable, 6 permission denied,
-7 the run failed, 8 timed out; `serve`: 78 bad configuration, 75 data directory locked.
+7 the run failed, 8 timed out; `serve`: 65 data directory damaged, 70 storage failed, 75 data directory locked, 78 bad configuration.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ..errors import LockedError, NotFoundError, WheelschedError
+from ..errors import ConfigError, LockedError, NotFoundError, PermissionDeniedError, WheelschedError
 from .history_rows import history_rows
 from .output import number, pairs, show_one, table, to_json
 from .serve import default_data_path
@@ -26,7 +26,7 @@ def admin() -> None:
 def verify(directory: str | None) -> None:
     """Check every page and record of a data directory that no server holds: by default $WHEELSCHED_DATA, or ~/.wheelsched/data.
 
-    Then the state is built twice, with the snapshot and from the records alone where they are all there, its
+    Nothing in it is changed. The state is built twice, with the snapshot and from the records alone where they are all there, its
     invariants are checked and both must agree. Exit 1 with what was found.
     """
     from .verify import verify_directory  # noqa: PLC0415 - loads the engine and the store
@@ -36,10 +36,14 @@ def verify(directory: str | None) -> None:
     report: dict[str, Any]
     try:
         report = verify_directory(directory)
-    except NotFoundError:
+    except (NotFoundError, ConfigError):
         raise
     except LockedError as e:
         raise LockedError(f"{e.message}: stop it first", path=directory) from e
+    except PermissionError as e:
+        raise PermissionDeniedError(f"{e.filename or directory}: {e.strerror}; look as the user who serves it, or as root") from e
+    except OSError as e:
+        raise Failed(f"{e.filename or directory} can't be read: {e.strerror or e}") from e
     except WheelschedError as e:
         report = {"directory": directory, "ok": False, "findings": [e.message]}
     told = {name: "none" if value is None else str(value) for name, value in report.items() if name not in ("findings", "ok")}

@@ -100,7 +100,7 @@ def serve(config_file: str | None, grant: tuple[str, ...], **flags: Any) -> None
 
     The first signal drains: what runs has 30 s (--drain) to end, then it is interrupted and tried again. The second stops at once.
 
-    Exit codes: 0 stopped, 75 the data directory is locked, 78 bad configuration.
+    Exit codes: 0 stopped, 65 the data directory is damaged, 70 the storage failed, 75 the data directory is locked, 78 bad configuration.
     """
     try:
         config = load(

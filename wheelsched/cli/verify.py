@@ -21,11 +21,12 @@ _PIECE_BYTES: Final = 4 * 1024 * 1024
 def verify_directory(directory: str) -> dict[str, Any]:
     """What was looked at and `findings`, one line for each thing that is wrong; `ok` without any.
 
-    LockedError when a server holds it, NotFoundError when there is none, CorruptJournalError when it can't be opened.
+    LockedError when a server holds it, NotFoundError when there is none, ConfigError when it is no directory, OSError when it may not be
+    read. CorruptJournalError when it can't be opened. Nothing is changed in it.
     """
     report: dict[str, Any] = {"directory": directory, "ok": False, "findings": []}
     findings: list[str] = report["findings"]
-    with LmdbJournal.open(directory, create=False) as journal:
+    with LmdbJournal.open(directory, read_only=True) as journal:
         findings += journal.verify()
         snapshot = journal.snapshot()
         report |= {"identity": journal.identity, "last_record": journal.last_seq, "snapshot_at": None if snapshot is None else snapshot[0]}
