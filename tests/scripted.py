@@ -158,6 +158,14 @@ class Scripted:
         self.until(lambda: all(t in self.ended for t in tokens), f"the end of {tokens[:5]}", limit_s)
         return [self.ended[t] for t in tokens]
 
+    def ended_for_good(self, *calls):
+        """Give these calls (task, *args) and serve until each has ended; one that was handed back is given again. What they ended with."""
+        tokens = [self.give(*call) for call in calls]
+        while back := [i for i, ended in enumerate(self.finish(*tokens)) if ended[0] == Outcome.NOT_STARTED]:
+            for i in back:
+                tokens[i] = self.give(*calls[i])
+        return [self.ended[token] for token in tokens]
+
     def idle(self):
         """Serve until the executor has asked for work."""
         self.until(lambda: self.seekers, "a lease request")

@@ -71,7 +71,7 @@ def ended(engine: Engine, rows: NDArray[np.uint32]) -> None:
 
 
 def _about(engine: Engine, row: int, fields: Any) -> dict[str, Any]:
-    """What a cause tells of the run that ended: job, run_id, value (bin) or value_left_out (its size in bytes), error."""
+    """What a cause tells of the run that ended: job, run_id, value (bin) or value_left_out (its size in bytes, if known), error."""
     runs = engine.state.runs
     name = engine.state.jobs.names(np.array([fields["job"]], np.uint32))[0].decode()
     about: dict[str, Any] = {"job": display_name(name), "run_id": runs.text_id(row), "value": None, "error": None}
@@ -85,6 +85,8 @@ def _about(engine: Engine, row: int, fields: Any) -> dict[str, Any]:
             about["value"] = result["value"]
         else:
             about["value_left_out"] = len(result["value"])
+    elif isinstance(result.get("left_out"), dict):
+        about["value_left_out"] = result["left_out"]["bytes"]
     return about
 
 

@@ -12,6 +12,7 @@ from .arguments import column
 from .errors import InvalidArgumentError
 from .misfire import skip_unattended
 from .model import INSTANT_MAX_US, NEVER, OUTPUT_MAX, SERVER_UID, Disposition, Event, JobState, Outcome, RunFlag, Trigger
+from .returned import fitted
 from .sessions import session_of
 from .stale import answer_repeats, record_stale
 
@@ -88,11 +89,13 @@ def _read_results(sparse: Any, n: int, outcome: NDArray[np.uint8], *, foreign: b
 def read_result(result: Any, outcome: int, *, foreign: bool) -> tuple[bytes, dict[str, Any] | None]:
     """A result map as it is kept; and of an attempt that did not succeed, as it came. InvalidArgumentError for what is none.
 
-    What is not our own worker's (`foreign`) is checked in full: a value that can't be read would fail all who read it later.
+    What is not our own worker's (`foreign`) is checked in full: a value that can't be read would fail all who read it later. What is too
+    long in it is cut.
     """
     told = None
     if foreign and isinstance(result, dict):
         retries.check_kept(result)
+        result = fitted(result)
     if isinstance(result, dict) and result.keys() != _PLAIN:
         retries.check_result(result, outcome)
         if outcome != Outcome.SUCCEEDED:

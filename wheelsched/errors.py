@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 __all__ = [
     "AlreadyExistsError", "ConfigError", "CorruptJournalError", "DeadlineExceededError", "FailedPreconditionError",
     "FencedError", "InternalError", "InvalidArgumentError", "LockedError", "NotFoundError", "PayloadError",
-    "PermissionDeniedError", "ResourceExhaustedError", "RunFailed", "RunTimeout", "ScheduleError", "StorageFullError",
+    "PermissionDeniedError", "ResourceExhaustedError", "ResultNotKept", "RunFailed", "RunTimeout", "ScheduleError", "StorageFullError",
     "UnavailableError", "UnimplementedError", "WheelschedError", "error_from_wire",
 ]
 
@@ -126,6 +126,27 @@ class RunFailed(WheelschedError):  # noqa: N818 - the name is part of the fixed 
     """`Run.result()`: the run ended, and not well. `detail` has `state` and `error`."""
 
     code = "failed_precondition"
+
+
+class ResultNotKept(WheelschedError):  # noqa: N818 - the name is part of the fixed face
+    """`Run.result()`: the run succeeded, but what it returned is not kept, because no payload can hold it or because it is too long.
+
+    The run is never tried again for that. `type` is the value's type, `bytes` its encoded size, None where that is not known; `detail`
+    has both, and `why`.
+    """
+
+    code = "failed_precondition"
+
+    @property
+    def type(self) -> str:
+        """The type of the value."""
+        return str(self.detail.get("type", ""))
+
+    @property
+    def bytes(self) -> int | None:
+        """Its encoded size; None where that is not known."""
+        size = self.detail.get("bytes")
+        return None if size is None else int(size)
 
 
 class RunTimeout(WheelschedError, TimeoutError):  # noqa: N818 - the name is part of the fixed face

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
 
-from . import process, protocol
-from .errors import PayloadError
+from . import process
 from .hooks import surround
-from .model import OUTPUT_MAX, Outcome
+from .model import Outcome
 from .payloads import NO_EXTS
+from .returned import of_batch, returned
 from .tasks import Batch, RunContext, Task, enter_run
 from .usage import MEASURED_NS
 from .verdicts import error_result, trace_of, verdict
@@ -262,20 +262,17 @@ class Runner:
         """User code raises this, and what is around it comes next."""
 
     def keep(self, entered: Entered, value: Any) -> None:
-        """What user code gave, for each of the rows. PayloadError when it can't be kept, TypeError for what is no outcome of a batch."""
+        """What user code gave, for each of the rows. NotRetried for what is no outcome of a batch."""
         work, rows = entered.work, entered.rows
         if not entered.made.batch:
             if value is not None:
                 self._returned(work, rows[0], value)
             return
-        if not isinstance(value, list | tuple) or len(value) != len(rows):
-            got = f"{len(value)} of them" if isinstance(value, list | tuple) else type(value).__name__
-            raise TypeError(f"a batch handler returns a list with one outcome for each of its {len(rows)} runs, not {got}")
-        for row, one in zip(rows, value, strict=True):
-            if isinstance(one, BaseException):
+        for row, one in zip(rows, of_batch(value, len(rows)), strict=True):
+            if issubclass(type(one), BaseException):
                 self._failed(work, row, one)
             elif one is not None:
-                self._returned_one(work, row, one)
+                self._returned(work, row, one)
 
     def fail(self, entered: Entered, error: BaseException) -> None:
         """User code raised this."""
@@ -330,17 +327,8 @@ class Runner:
         return None if self._loop is None else self._loop.get_loop()
 
     def _returned(self, work: Work, row: int, value: Any) -> None:
-        """Keep what a run returned. PayloadError for what can't be kept."""
-        data = protocol.encode_value(value, "return value", self.exts, lenient=True)
-        if len(data) > OUTPUT_MAX:
-            raise PayloadError(f"return value of {len(data)} bytes: at most {OUTPUT_MAX} are kept; store it elsewhere and return its key")
-        work.results[row] = {"value": data}
-
-    def _returned_one(self, work: Work, row: int, value: Any) -> None:
-        try:
-            self._returned(work, row, value)
-        except PayloadError as e:
-            self._failed(work, row, e)
+        """Keep what a run returned, or a mark in its place."""
+        work.results[row] = returned(value, self.exts)
 
     def _failed(self, work: Work, row: int, error: BaseException) -> None:
         trace = trace_of(error)
@@ -349,7 +337,10 @@ class Runner:
         work.outcome[row], result = verdict(error)
         if work.outcome[row] == Outcome.FAILED:
             result |= error_result(error, trace)
-        work.results[row] = result
+        if result:
+            work.results[row] = result
+        else:
+            work.results.pop(row, None)
 
     def heartbeat(self, work: Work, row: int, text: str, checkpoint: bytes | None) -> None:
         """User code of this row says that it goes on."""
@@ -416,6 +407,7 @@ class Runner:
         if why == Outcome.TIMED_OUT:
             result = work.results.setdefault(row, {})
             result.pop("value", None)
+            result.pop("left_out", None)
             result.setdefault("traceback", "")
             result |= {"type": "wheelsched.TimedOut", "message": self._timed_out(work, row)}
             work.results[row] = result

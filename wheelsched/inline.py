@@ -8,10 +8,10 @@ from struct import pack
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
-from . import protocol
 from .errors import FailedPreconditionError
 from .hooks import failure_of, surround
 from .model import KILL_GRACE_US, NEVER, US, Outcome
+from .returned import of_batch, returned
 from .tasks import Batch, Task, check_kept, current_run, enter_run
 from .verdicts import error_result, trace_of, verdict
 
@@ -173,33 +173,30 @@ class Inline:
 
     def _execute(self, batch: Simulated, held: Held) -> tuple[Outcome, dict[str, Any]]:
         task = self._tasks[batch.specs[0]["task"]]
-        data: dict[str, Any] = {}
+        value: Any = None
         enter_run((batch, 0))
         try:
             with ExitStack() as stack:
                 surround(stack, self._hooks.around, batch, [0])
                 if task.batch:
-                    (value,) = _awaited(task.function([current_run()]))
-                    if isinstance(value, Exception):
-                        return ended_by(value)
+                    (value,) = of_batch(_awaited(task.function([current_run()])), 1)
                 else:
                     args, kwargs = batch.arguments(0)
                     value = _awaited(task.function(*args, **kwargs))
-                if value is not None:
-                    data = {"value": protocol.encode_value(value, "return value", batch.exts, lenient=True)}
         except Ended:
             return held.outcome, {"type": f"wheelsched.{held.outcome.name.title().replace('_', '')}", "message": held.why()}
         except (Exception, SystemExit) as e:  # noqa: BLE001 - whatever user code raises fails this run, and only this run
             return ended_by(e)
         else:
-            return Outcome.SUCCEEDED, data
+            failed = task.batch and issubclass(type(value), BaseException)
+            return ended_by(value) if failed else (Outcome.SUCCEEDED, returned(value, batch.exts))
         finally:
             enter_run(None)
 
 
 def _awaited(value: Any) -> Any:
     """What a coroutine gives, without an event loop: it may await other coroutines, and give way, but not wait for something."""
-    if not isinstance(value, CoroutineType):
+    if type(value) is not CoroutineType:  # isinstance would ask the value, and that may raise
         return value
     try:
         while value.send(None) is None:

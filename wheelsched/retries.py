@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from .arguments import check_value
 from .attempts import unpack_past
 from .errors import InvalidArgumentError
 from .model import DELAY_MAX_US, ERROR_BASES_MAX, ERROR_NAME_MAX, REASON_MAX, SNOOZE_MIN_US, Event, Outcome
@@ -52,8 +51,6 @@ def check_kept(result: Mapping[str, Any]) -> None:
     for name in ("type", "message", "traceback"):
         if not isinstance(result.get(name, ""), str):
             raise InvalidArgumentError(f"finish: {name} of a result is a text, not {type(result[name]).__name__}")
-    if result.get("value") is not None:
-        check_value(result["value"], "finish: the value of a result")
 
 
 def decide(engine: Engine, row: Any, outcome: int, said: Mapping[str, Any]) -> tuple[int, int]:

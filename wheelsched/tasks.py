@@ -278,7 +278,8 @@ class RunContext:
         """Of a run that another job's hook made, or that waited for a group, why, as a map with `reason`. None for any other run.
 
         "success", "failure", "dead" (on_success, on_failure, on_dead): {reason, job, run_id, output, error}: the run that ended, the
-        value that it returned (one over 8 KiB is None, with its size in bytes as `output_left_out`), {type, message} of its error or None.
+        value that it returned (one over 8 KiB, or one that is not kept, is None, with its size in bytes, None where that is not known, as
+        `output_left_out`), {type, message} of its error or None.
         "group": {reason, group, members, succeeded, failed, cancelled}: how many of the members ended how; `group` is the run's own id.
         "missed", "late" (on_missed): {reason, job, jobs, count, from, until}: occurrences were not run, or runs had not started in time.
         `count` of them, with nominal times `from` ... `until` (aware datetimes), of `jobs` jobs; `job` is the name of the first:
@@ -288,7 +289,8 @@ class RunContext:
 
     @property
     def last_result(self) -> Any:
-        """The value that the last run of the job to succeed returned; None when there is none, or when it has more than 16 KiB.
+        """The value that the last run of the job to succeed returned; None when there is none, when it has more than 16 KiB, or when it is
+        not kept.
 
         None for runs of `enqueue`, too: their job is only a name for all runs of a task. As of the lease of this attempt.
         """

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from .checks import check_name
 from .definition import given_from_api
-from .errors import InternalError, InvalidArgumentError, RunFailed, RunTimeout
+from .errors import InternalError, InvalidArgumentError, ResultNotKept, RunFailed, RunTimeout
 from .model import (
     CATCHUPS,
     GLOB_MAX,
@@ -311,8 +311,11 @@ class Verbs(Generic[R]):
 
 
 def outcome(run: RunInfo) -> Any:
-    """The return value of a final run. RunFailed when it did not succeed."""
+    """The return value of a final run. RunFailed when it did not succeed, ResultNotKept when it did and its value is not kept."""
     if run.state == "succeeded":
+        mark = run.not_kept
+        if mark is not None:
+            raise ResultNotKept(f"run {run.id} of {run.job} succeeded, but {mark}", type=mark.type, bytes=mark.bytes, why=mark.why)
         return run.output
     error = run.error if run.state == "dead" else None  # what a cancelled run met before is not why it ended
     why = f": {error}" if error is not None else f": {run.reason}" if run.reason else ""

@@ -1,4 +1,5 @@
-"""What a task says about its own run by raising: RetryAfter, Snooze, Cancel, NotRetried. Any other exception is a failure. Pure.
+"""What a task says about its own run by raising: RetryAfter, Snooze, Cancel, NotRetried. Any other exception is a failure, but for
+`sys.exit()` and `sys.exit(0)`, which end a run well. Pure.
 
     raise RetryAfter("90s", "429 Too Many Requests")     # failed; the next attempt not before 90 s
     raise Snooze("10m", "the file is not there yet")     # not failed, no attempt spent: tried again in 10 minutes
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-__all__ = ["Cancel", "NotRetried", "RetryAfter", "Snooze", "error_result", "trace_of", "verdict"]
+__all__ = ["Cancel", "NotRetried", "RetryAfter", "Snooze", "error_result", "text_of", "trace_of", "type_name", "verdict"]
 
 _PLAIN: Final = (Exception, BaseException, object)
 
@@ -74,6 +75,8 @@ def verdict(error: BaseException) -> tuple[Outcome, dict[str, Any]]:
     whose class has spoilt what it says (by an `__init__` of its own) is a failure.
     """
     cls = type(error)  # isinstance would ask the object, and that may raise
+    if issubclass(cls, SystemExit) and _left_well(error):
+        return Outcome.SUCCEEDED, {}
     if issubclass(cls, NotRetried):
         return Outcome.FAILED, {"retry": False}
     if not issubclass(cls, _Verdict):
@@ -88,14 +91,30 @@ def verdict(error: BaseException) -> tuple[Outcome, dict[str, Any]]:
     return (Outcome.SNOOZED, {"snooze_us": delay, **because}) if issubclass(cls, Snooze) else (Outcome.FAILED, {"retry_us": delay})
 
 
+def _left_well(error: BaseException) -> bool:
+    """Of a SystemExit, does it end a program with code 0?"""
+    code = SystemExit.__dict__["code"].__get__(error)
+    return code is None or (isinstance(code, int) and int.__eq__(code, 0) is True)
+
+
 def trace_of(error: BaseException) -> TracebackType | None:
     """Where it was raised. User code's class has no say in it."""
     found: TracebackType | None = BaseException.__dict__["__traceback__"].__get__(error)
     return found
 
 
+def type_name(cls: type) -> str:
+    """Full name of a type, whatever its metaclass says; those of builtins without their module."""
+    return _asked(lambda: _name_of(cls), "<no name: {}>")
+
+
+def text_of(error: BaseException) -> str:
+    """What an exception says, at most ERROR_TEXT_MAX characters."""
+    return _asked(lambda: str(error), "<no text: {} in __str__>")[:ERROR_TEXT_MAX]
+
+
 def _name_of(cls: type) -> str:
-    """Full name of an exception's type as a result has it; those of builtins and of this house without their module."""
+    """Full name of a type as a result has it; those of builtins and of this house without their module."""
     if cls.__module__ == __name__:
         return f"wheelsched.{cls.__name__}"
     return (cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}")[:ERROR_NAME_MAX]
@@ -114,8 +133,8 @@ def error_result(error: BaseException, trace: TracebackType | None) -> dict[str,
     """
     cls = type(error)
     found = {
-        "type": _asked(lambda: _name_of(cls), "<no name: {}>"),
-        "message": _asked(lambda: str(error), "<no text: {} in __str__>")[:ERROR_TEXT_MAX],
+        "type": type_name(cls),
+        "message": text_of(error),
         "traceback": _asked(lambda: "".join(traceback.format_exception(cls, error, trace)), "<no traceback: {}>")[-ERROR_TEXT_MAX:],
     }
     try:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .payloads import Exts
     from .schedule import Schedule
 
-__all__ = ["Attempt", "JobInfo", "RunError", "RunInfo", "Waiting", "call_words", "plain", "rfc3339"]
+__all__ = ["Attempt", "JobInfo", "NotKept", "RunError", "RunInfo", "Waiting", "call_words", "plain", "rfc3339"]
 
 T = TypeVar("T")
 
@@ -94,6 +94,19 @@ class RunError:
         return f"{self.type}: {self.message}" if self.message else self.type
 
 
+@dataclass(frozen=True, slots=True)
+class NotKept:
+    """In place of a return value that is not kept. The run succeeded all the same."""
+
+    type: str  # of the value
+    bytes: int | None  # its encoded size; None where that is not known, as for a value that no payload can hold
+    why: str = ""
+
+    def __str__(self) -> str:
+        size = "" if self.bytes is None else f" of {self.bytes:,} bytes"
+        return f"a value of type {self.type}{size} is not kept{f': {self.why}' if self.why else ''}"
+
+
 class _Raw:
     """Holds one answer of the server."""
 
@@ -135,15 +148,27 @@ class _HasResult(_Raw):
 
     @property
     def output(self) -> Any:
-        """The return value; None when there is none. PayloadError when it can't be read."""
+        """The return value; None when there is none, NotKept(type, bytes, why) in place of one that is not kept. PayloadError when it can't
+        be read.
+        """
         data = self._result.get("value")
-        return None if data is None else _value(data, self._exts.decode)
+        return self.not_kept if data is None else _value(data, self._exts.decode)
+
+    @property
+    def not_kept(self) -> NotKept | None:
+        """What stands in `output` in place of a return value that is not kept; None where there is none, or it is kept."""
+        mark = self._result.get("left_out")
+        return None if mark is None else NotKept(str(mark["type"]), mark["bytes"], str(mark["why"]))
 
     @property
     def plain_output(self) -> Any:
-        """The return value as JSON has it: of a type of the user's, {"ext": its code, "value": ...}, which needs no Ext."""
-        data = self._result.get("value")
-        return None if data is None else plain(_value(data, RAW))
+        """The return value as JSON has it: of a type of the user's, {"ext": its code, "value": ...}, which needs no Ext; in place of one that
+        is not kept, {"not_kept": why, "type": ..., "bytes": ...}.
+        """
+        data, mark = self._result.get("value"), self.not_kept
+        if data is not None:
+            return plain(_value(data, RAW))
+        return None if mark is None else {"not_kept": mark.why, "type": mark.type, "bytes": mark.bytes}
 
     @property
     def cpu(self) -> float | None:

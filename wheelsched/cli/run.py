@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ..errors import NotFoundError, PayloadError, RunFailed
+from ..errors import NotFoundError, PayloadError, ResultNotKept, RunFailed
 from ..tape import STREAMS
 from .output import cut, pairs, show_many, show_one, size, to_json
 from .shell import Failed, Shell, Verbs, clean, exit_code, say, shell
@@ -43,7 +43,7 @@ def finish_wait(run: Run, timeout: str | None) -> None:
     """Wait for a run's end and show it. RunTimeout; a run that did not succeed ends the verb with 7."""
     sh = shell()
     try:
-        with suppress(PayloadError):  # a type of the user's, which is shown as it is on the wire
+        with suppress(PayloadError, ResultNotKept):  # a type of the user's, shown as it is on the wire; one that is not kept, told below
             run.result(timeout)
     except RunFailed as e:
         show_one(sh, run.to_dict(), lambda: _outcome(run))
@@ -55,10 +55,12 @@ def _outcome(run: Run) -> Iterator[str]:
     """What a run gave, for people: its value, or its output."""
     if run.stdout:
         yield run.stdout.decode("utf-8", "replace").rstrip("\n")
-    value = _value(run)
+    value = "" if run.not_kept else _value(run)
     if value:
         yield value
-    if run.state == "succeeded" and not run.stdout and not value:
+    if run.not_kept:
+        say(f"run {run.id} of {run.job} succeeded, but {run.not_kept}")
+    elif run.state == "succeeded" and not run.stdout and not value:
         say(f"run {run.id} of {run.job} succeeded")
 
 
@@ -232,6 +234,8 @@ def _waits(r: Run, times: Times, tz: str) -> Iterator[tuple[str, str]]:
 
 
 def _value(r: Run) -> str:
+    if r.not_kept is not None:
+        return str(r.not_kept)
     value = r.plain_output
     return "" if value is None else json.dumps(value, ensure_ascii=False)
 
