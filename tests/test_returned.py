@@ -132,7 +132,7 @@ def test_f5_the_simulator_ends_a_batch_handler_that_returned_something_else(tmp_
 def test_n_a1_chains_and_the_next_run_get_none():
     seen = []
     with Simulator(tasks={"a": lambda: VALUES.pop(0), "b": lambda: seen.append(current())}) as sim:
-        from wheelsched import Every, Manual, current_run  # noqa: PLC0415
+        from wheelsched import Every, Manual, current_run
 
         VALUES, current = ["kept", {1, 2}, "x" * 70_000, 5], lambda: (current_run().cause["output"], current_run().cause.get("output_left_out", "-"))
         sim.client.put("b", Call("b"), Manual())

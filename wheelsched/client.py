@@ -103,8 +103,8 @@ class Run(RunInfo):
     def result(self, timeout: Any = None) -> Any:
         """Wait for its end and give the return value. `timeout`: a duration; None waits as long as it takes.
 
-        ResultNotKept when it succeeded and its value could not be kept. RunFailed when it ended otherwise (`detail` has `state`, `error`, `reason`), RunTimeout when it is not final in time (`detail` has
-        `state`, `reason`, `waiting`: what it waits for, if it does).
+        ResultNotKept when it succeeded and its value could not be kept. RunFailed when it ended otherwise (`detail` has `state`, `error`,
+        `reason`), RunTimeout when it is not final in time (`detail` has `state`, `reason`, `waiting`: what it waits for, if it does).
         """
         seconds = call_seconds(timeout, None)
         end = None if seconds is None else time.monotonic() + seconds

@@ -171,9 +171,9 @@ progress of a run that waits for its group tells how many have ended. The answer
 of the call, redacted; nil once the run is history) and waiting: nil, or of an open run that no worker has {reason (text), rank (1 is
 next in its queue; nil: not queued, or beyond the first 10,000), expected_us (of its start,
 if all goes on as measured and nothing else comes; nil: that can't be said)}.
-`result` is a map or nil: {value: bin (a MessagePack value) or left_out: {type, bytes (or nil), why} in its place, stdout: bin, stderr: bin, stdout_cut, stderr_cut (bytes left out), type,
-message, traceback (these three after a failure), retry (false: a failure that no further attempt can mend), reason (text, of a cancel or
-a snooze), retry_us, snooze_us, cpu_us (user and system), max_rss (bytes)}.
+`result` is a map or nil: {value: bin (a MessagePack value) or left_out: {type, bytes (or nil), why} in its place, stdout: bin,
+stderr: bin, stdout_cut, stderr_cut (bytes left out), type, message, traceback (these three after a failure), retry (false: a failure that
+no further attempt can mend), reason (text, of a cancel or a snooze), retry_us, snooze_us, cpu_us (user and system), max_rss (bytes)}.
 A fate is what became of one occurrence: {disposition, reason, run_id, at_us, text, scheduled_us, until_us, count, blocking}; all but
 disposition and text may be nil. disposition: fired skipped coalesced superseded moved tzdata_moved pending; at_us: when it was decided, or
 (pending) will be, or when it ran instead (moved by a clock change); scheduled_us: its nominal time; until_us, count: of the range of
@@ -236,10 +236,10 @@ ended and reported with outcome 6 (it comes again in each answer until it is); t
 reports is refused. `finish` comes at once or collected, in any order, in frames of at most 1 MiB. started_us and ended_us are the
 worker's clock plus `clock_offset_us`, or 0 when user code was not entered. A result is as in a run, each key optional: {value} after
 success, {type, message, traceback} after failure, stdout and stderr with either. Of a value, of stdout and of stderr 64 KiB each are kept,
-of each text 4,096 characters. A run whose code returned has succeeded, whatever it returned: a value that is longer, or that your language's
-types can't bring into MessagePack, is left out, and left_out {type, bytes (nil: not known), why} says so in its place. Do that yourself where a
-frame would be too long; else the server cuts what is longer, and puts the mark in place of a value that is too long or that no payload can
-hold (a map whose keys are no texts, say).
+of each text 4,096 characters. A run whose code returned has succeeded, whatever it returned: a value that is longer, or that can't be
+brought into MessagePack, is left out, and left_out {type, bytes (nil: not known), why} says so in its place. Do that yourself
+where a frame would be too long; else the server cuts what is longer, and puts the mark in place of a value that is too long or that no
+payload can hold (a map whose keys are no texts, say).
 Connection lost: connect again, say hello, beat with what is held, and send every `finish` that was not answered once more. The
 leases go on meanwhile for `lease_us`, also when the server was started anew; that the worker has another id now does not matter.
 Errors: `unavailable`, `storage_full`, `resource_exhausted`: the same again, later. Any other code is a fault of the worker.

@@ -162,8 +162,8 @@ class _HasResult(_Raw):
 
     @property
     def plain_output(self) -> Any:
-        """The return value as JSON has it: of a type of the user's, {"ext": its code, "value": ...}, which needs no Ext; in place of one that
-        is not kept, {"not_kept": why, "type": ..., "bytes": ...}.
+        """The return value as JSON has it: of a type of the user's, {"ext": its code, "value": ...}, which needs no Ext; in place of one
+        that is not kept, {"not_kept": why, "type": ..., "bytes": ...}.
         """
         data, mark = self._result.get("value"), self.not_kept
         if data is not None:
