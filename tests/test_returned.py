@@ -14,7 +14,7 @@ from engine_bench import CALL, Bench
 from scripted import Scripted, value
 from test_endings import end
 
-from wheelsched import Call, Ext, NotKept, ResultNotKept, Retry, WheelschedError
+from wheelsched import Call, Every, Ext, Manual, NotKept, ResultNotKept, Retry, WheelschedError, current_run
 from wheelsched.cli.root import cli
 from wheelsched.errors import InvalidArgumentError
 from wheelsched.model import ERROR_TEXT_MAX, OUTPUT_MAX, Outcome
@@ -130,11 +130,13 @@ def test_f5_the_simulator_ends_a_batch_handler_that_returned_something_else(tmp_
 
 
 def test_n_a1_chains_and_the_next_run_get_none():
-    seen = []
-    with Simulator(tasks={"a": lambda: VALUES.pop(0), "b": lambda: seen.append(current())}) as sim:
-        from wheelsched import Every, Manual, current_run
+    seen, values = [], ["kept", {1, 2}, "x" * 70_000, 5]
 
-        VALUES, current = ["kept", {1, 2}, "x" * 70_000, 5], lambda: (current_run().cause["output"], current_run().cause.get("output_left_out", "-"))
+    def told():
+        cause = current_run().cause
+        seen.append((cause["output"], cause.get("output_left_out", "-")))
+
+    with Simulator(tasks={"a": lambda: values.pop(0), "b": told}) as sim:
         sim.client.put("b", Call("b"), Manual())
         sim.client.put("a", Call("a"), Every("1m"), on_success="b")
         lasts = []
