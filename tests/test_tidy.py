@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not CHECKOUT, reason="no checkout here: only the
 HOUSE = [
     (0, True, "errors model policies config lags _wheel* _table* _rows* _hash* _jobs* _runs* _runrows* _ready _cron* _forecast*"),
     (1, True, "cron lint tzif zonedata schedule schedules grids calendars jitter ids records protocol checks verdicts returned definition"),
-    (1, True, "payloads redact memory_journal kept ownership"),
+    (1, True, "payloads redact memory_journal kept ownership globs"),
     (2, True, "state* lasts engine* reads history turn specs spans due misfire overlap chains alarms expiry retime changes attempts why occurrences queues"),
     (2, True, "commands workers sessions endings retries beats live stale run_commands enqueues groups sweeps cancels dead admin_commands put apply arguments rights forecast*"),
     (3, True, "views views_time views_forecast views_queues views_runs verbs verbs_time verbs_queues verbs_runs bulk bulk_runs staging"),
@@ -28,11 +28,11 @@ HOUSE = [
     (3, False, "hooks wear forks messages builtin builtin_*"),
     (3, False, "__init__ client client_runs aclient aclient_runs session transport atransport"),
     (4, True, "testing inline"),
-    (2, True, "trail events* waiting"),
+    (2, True, "trail events* waiting costs"),
     (3, True, "verbs_events views_events verbs_dead verbs_logs"),
     (0, True, "tape"),
     (4, True, "testing_reads"),
-    (4, False, "server* boot clock connections grants keeper testing_plugin"),
+    (4, False, "server* boot clock connections grants keeper testing_plugin peers intake"),
     (5, False, "__main__ cli cli.* web web.* demo bench"),
 ]
 IMPURE = {"time", "random", "os", "socket", "asyncio", "threading", "subprocess", "logging", "lmdb", "psycopg",

@@ -6,9 +6,7 @@ connection goes. `apply` says how many jobs it expects: after a reconnect they a
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
-from fnmatch import translate
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +20,7 @@ from .chains import cycle_text, find_cycle, targets_of
 from .checks import check_name
 from .definition import SERVER_KEYS
 from .errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError, WheelschedError
+from .globs import glob
 from .ids import job_key
 from .model import (
     CALENDARS_MAX,
@@ -379,7 +378,7 @@ def _same(engine: Engine, plan: Plan, known: NDArray[np.int64], state: NDArray[n
 
 def _prunable(engine: Engine, pattern: str, keep: set[bytes]) -> list[int]:
     """Rows of the jobs that match and are not to be kept. Enqueued runs' reserved names are no jobs of anybody's file."""
-    match = re.compile(translate(pattern)).match
+    match = glob(pattern, "prune")
     jobs = engine.state.jobs
     rows = np.array(jobs.slots(), np.uint32)
     if not len(rows):

@@ -8,9 +8,11 @@ import os
 import socket
 import stat
 import struct
+import sys
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from .costs import URGENT, verb_of
 from .errors import ConfigError, InvalidArgumentError, LockedError
 from .protocol import FRAME_MAX, REPLY_MAX, FrameReader, encode_error, parse_request
 
@@ -21,14 +23,19 @@ if TYPE_CHECKING:
 
 READ_BYTES: Final = 256 * 1024
 OUT_MAX: Final = 128 * 1024 * 1024  # unsent bytes of one connection; a client that never reads is dropped here
+OUT_PAUSE: Final = 1024 * 1024  # unsent bytes at which nothing more is taken from it but what is urgent, until it reads
 PENDING_MAX: Final = 1_000  # requests of one connection that wait for their turn; it is not read from meanwhile
+PENDING_BYTES_MAX: Final = 2 * 1024 * 1024  # of them
 _SO_PEERGROUPS: Final = 59  # the socket module has no name for it
 _GROUPS_MAX: Final = 65_536  # the kernel's limit of a process
 HALF_FRAME_US: Final = 60_000_000  # a frame must be complete after this long
 
 
 class Connection:
-    """One stream, non-blocking. The server reads requests from it and hands it frames."""
+    """One stream, non-blocking. The server reads requests from it and hands it frames.
+
+    Requests stay as they came until their turn: what a flood of them costs is paid when they are taken, by the connection's share.
+    """
 
     def __init__(self, number: int, sock: socket.socket, uid: int, roles: frozenset[str], *, trusted: bool = False) -> None:
         """`trusted`: an executor of our own pool, whose frames may be as large as replies."""
@@ -38,10 +45,14 @@ class Connection:
         self.uid = uid
         self.roles = roles
         self.trusted = trusted
-        self.requests: deque[Request] = deque()
+        self.urgent: deque[bytes] = deque()  # bodies of requests in costs.URGENT
+        self.others: deque[bytes] = deque()
+        self.served_us = 0  # its place in the order of turns: see Intake
         self.closing = False  # close when all is sent
         self.half_since_us = 0  # monotonic; since when a frame has been incomplete
         self._reader = FrameReader(REPLY_MAX if trusted else FRAME_MAX)
+        self._waiting_bytes = 0
+        self._more = False  # complete frames may be in the reader
         self._out: deque[memoryview] = deque()
         self._out_bytes = 0
 
@@ -50,50 +61,91 @@ class Connection:
         return self.sock.fileno()
 
     @property
+    def waiting(self) -> bool:
+        """Do requests wait for their turn?"""
+        return bool(self.urgent or self.others)
+
+    @property
     def readable(self) -> bool:
         """May more be read? Not while requests pile up, nor after an error."""
-        return not self.closing and len(self.requests) < PENDING_MAX
+        return not self.closing and len(self.urgent) + len(self.others) < PENDING_MAX and self._waiting_bytes < PENDING_BYTES_MAX
+
+    @property
+    def clogged(self) -> bool:
+        """Does it ask faster than it reads the answers?"""
+        return self._out_bytes > OUT_PAUSE
 
     @property
     def writable_wanted(self) -> bool:
         """Is something unsent?"""
         return bool(self._out)
 
-    def read(self, mono_us: int) -> bool:
-        """Read what is there, up to READ_BYTES, and parse it. False when the peer is gone."""
-        data = self._receive()
-        return data is None or self._take(data, mono_us)
+    def read(self, mono_us: int, most: int = READ_BYTES) -> bool:
+        """Read what is there, up to `most` bytes, and cut it into requests. False when the peer is gone."""
+        data = self._receive(most)
+        return data is None or (bool(data) and self._take(data, mono_us))
 
     def read_all(self, mono_us: int) -> None:
         """Read to the end what a peer sent before it died."""
-        while data := self._receive():
+        while data := self._receive(READ_BYTES):
             if not self._take(data, mono_us) or self.closing:
                 return
 
-    def _receive(self) -> bytes | None:
+    def refill(self, mono_us: int) -> bool:
+        """Requests that were read but had no room. False when the connection ends."""
+        return not self._more or not self.readable or self._take(b"", mono_us)
+
+    def _receive(self, most: int) -> bytes | None:
         """Bytes; none of them at the end; None when there is nothing now."""
         try:
-            return self.sock.recv(READ_BYTES)
+            return self.sock.recv(most)
         except (BlockingIOError, InterruptedError):
             return None
         except OSError:
             return b""
 
     def _take(self, data: bytes, mono_us: int) -> bool:
-        if not data:
-            return False
+        room = sys.maxsize if self.trusted else max(0, PENDING_MAX - len(self.urgent) - len(self.others))
         try:
-            for body in self._reader.feed(data):
-                self.requests.append(parse_request(body))
+            bodies = self._reader.feed(data, room)
         except InvalidArgumentError as e:
-            self.send(encode_error(0, e))
-            self.closing = True
-            return self._out_bytes > 0
-        if not self._reader.pending:
+            return self._refuse(e)
+        for body in bodies:
+            (self.urgent if verb_of(body) in URGENT else self.others).append(body)
+            self._waiting_bytes += len(body)
+        self._more = len(bodies) == room
+        if not self._reader.pending or self._more:
             self.half_since_us = 0
         elif not self.half_since_us:
             self.half_since_us = mono_us
         return True
+
+    def take(self, waiting: deque[bytes]) -> tuple[Request, int] | None:
+        """The next request of `urgent` or `others`, and the size of its frame. None for rubbish, which ends the connection."""
+        body = waiting.popleft()
+        self._waiting_bytes -= len(body)
+        try:
+            return parse_request(body), len(body)
+        except InvalidArgumentError as e:
+            self._refuse(e)
+            return None
+
+    def left(self) -> list[Request]:
+        """Of what waits the completions: they were sent before the peer went, so they count."""
+        bodies, found = [body for body in self.urgent if verb_of(body) == "finish"], []
+        self.urgent.clear()
+        self.others.clear()
+        for body in bodies:
+            with contextlib.suppress(InvalidArgumentError):  # nobody is left to be told
+                found.append(parse_request(body))
+        return found
+
+    def _refuse(self, error: InvalidArgumentError) -> bool:
+        """Tell it, and close when that is sent. False when all is sent."""
+        self.others.clear()
+        self.send(encode_error(0, error))
+        self.closing = True
+        return self._out_bytes > 0
 
     def send(self, frame: bytes) -> bool:
         """Send now what the socket takes, keep the rest. False when the peer is gone or reads nothing."""
@@ -157,9 +209,9 @@ class Listener:
         """For the selector."""
         return self.sock.fileno()
 
-    def accept(self) -> Iterator[socket.socket]:
-        """New connections. OSError with EMFILE or ENFILE when descriptors are out: wait, then try again."""
-        for _ in range(64):
+    def accept(self, most: int = 64) -> Iterator[socket.socket]:
+        """New connections, so many at most. OSError with EMFILE or ENFILE when descriptors are out."""
+        for _ in range(most):
             try:
                 yield self.sock.accept()[0]
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):

@@ -7,7 +7,6 @@ waits are in the records: a restart goes on with them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
@@ -17,6 +16,7 @@ from . import reads
 from .arguments import done, text, whole
 from .checks import parse_rate
 from .errors import FailedPreconditionError, InvalidArgumentError
+from .globs import glob
 from .model import DELAY_MAX_US, FRAME_JOBS_MAX, GLOB_MAX, NEVER, Event, RunState, Trigger
 from .reads import DEAD_LIST
 from .retries import fits
@@ -41,6 +41,7 @@ class Letters:
 
     def __init__(self, args: dict[str, Any]) -> None:
         self._error = text(args, "error", _ERROR_MAX)
+        self._error_glob = glob(self._error, "error") if set(self._error) & set("*?[") else None
         self._chosen = Chosen(text(args, "match", GLOB_MAX), **{name: text(args, name, 100) for name in ("task", "queue", "namespace")})
         self._since: int = whole(args, "since_us", 0, NEVER, 0) or 0
         until = whole(args, "until_us", 0, NEVER, NEVER)
@@ -59,8 +60,8 @@ class Letters:
 
     def _of_error(self, result: bytes) -> bool:
         kind = str(msgpack.unpackb(result, raw=False).get("type", "")) if result else ""
-        if set(self._error) & set("*?["):
-            return fnmatchcase(kind, self._error)
+        if self._error_glob is not None:
+            return self._error_glob(kind)
         return fits(self._error, kind.split(".")) > 0
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -17,9 +16,10 @@ from . import records
 from .attempts import unpack_past
 from .errors import FailedPreconditionError, InvalidArgumentError
 from .events_told import KINDS, NUMBER, STATES, Told, tell
+from .globs import glob
 from .history import Block
 from .ids import job_key
-from .model import GLOB_MAX, MS, RunState, display_name
+from .model import MS, RunState, display_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,23 +47,22 @@ class Wanted:
 
     def __init__(self, args: dict[str, Any]) -> None:
         match, kinds, limit, since = args.get("match"), args.get("kinds"), args.get("limit"), args.get("since")
-        if match is not None and (not isinstance(match, str) or len(match) > GLOB_MAX):
-            raise InvalidArgumentError(f"match: a pattern over job names of at most {GLOB_MAX} characters is wanted")
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
             raise InvalidArgumentError("limit: a whole number from 1 on is wanted")
         if since is not None and not isinstance(since, str):
             raise InvalidArgumentError("since: the position of an event, 'oldest' or nil (from now on) is wanted")
-        self.match: str | None = match
+        self.match = None if match is None else glob(match)
         self.since: str | None = since
         self.limit: int = min(limit or PAGE_MAX, PAGE_MAX)
         self.kinds: NDArray[np.bool_] = np.ones(len(KINDS), np.bool_)
         if kinds is not None:
             if not isinstance(kinds, list) or len(kinds) > PATTERNS_MAX or not all(isinstance(k, str) for k in kinds):
                 raise InvalidArgumentError(f"kinds: a list of at most {PATTERNS_MAX} names or patterns such as 'run.*' is wanted")
-            for pattern in kinds:
-                if not any(fnmatchcase(kind, pattern) for kind in KINDS):
+            fits = [glob(pattern, "kinds") for pattern in kinds]
+            for pattern, fit in zip(kinds, fits, strict=True):
+                if not any(map(fit, KINDS)):
                     raise InvalidArgumentError(f"kinds: {pattern[:60]!r} fits none of {', '.join(KINDS)}")
-            self.kinds = np.array([any(fnmatchcase(kind, pattern) for pattern in kinds) for kind in KINDS], np.bool_)
+            self.kinds = np.array([any(fit(kind) for fit in fits) for kind in KINDS], np.bool_)
 
 
 @dataclass(slots=True)
@@ -319,7 +318,7 @@ class Pager:
         keep = np.arange(page.n)
         names = [display_name(name.decode()) for name in page.names]
         if wanted.match is not None:
-            good = np.array([fnmatchcase(name, wanted.match) for name in names] + [False], np.bool_)
+            good = np.array([wanted.match(name) for name in names] + [False], np.bool_)
             keep = np.flatnonzero(good[np.minimum(page.job, len(names))])
         place = {int(old): new for new, old in enumerate(keep)} if len(keep) < page.n else None
         more = page.more if place is None else [[place[row], told] for row, told in page.more if row in place]

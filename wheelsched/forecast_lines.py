@@ -11,13 +11,13 @@ A line is (spec, x, y, n). By the kind of its schedule:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from ._forecast import Lines
 from .forecast_walk import UNLIMITED
+from .globs import glob
 from .model import JobState, RunState
 from .schedules import KIND_CRON, KIND_EVERY, KIND_UNION
 
@@ -55,7 +55,7 @@ class Known:
 
     def __init__(self, engine: Engine, queue: str | None) -> None:
         self._wires = engine.state.specs
-        self._glob = queue
+        self._glob = None if queue is None else glob(queue, "queue")
         self.queue = np.full(len(self._wires) + 64, _UNKNOWN, np.int32)
         self.task = np.zeros(len(self.queue), np.int32)
         self.sharp = np.zeros(len(self.queue), np.uint8)
@@ -76,7 +76,7 @@ class Known:
         for i, number in enumerate(fresh):
             wire = self._wires[number]
             name = wire["queue"]
-            if self._glob is not None and not fnmatchcase(name, self._glob):
+            if self._glob is not None and not self._glob(name):
                 self.queue[number] = _LEFT_OUT
             else:
                 self.queue[number] = self.queues.setdefault(name, len(self.queues))

@@ -63,6 +63,7 @@ DELAY_MAX_US: Final = 366 * 86_400 * US  # of RetryAfter and Snooze
 SNOOZE_MIN_US: Final = 100 * MS  # a shorter one lasts as long
 REASON_MAX: Final = 1_000  # characters of the reason of a snooze or a cancel
 GLOB_MAX: Final = 400  # characters of a pattern over names
+GLOB_STARS_MAX: Final = 10  # in it
 ERROR_NAME_MAX: Final = 200  # characters of the name of an exception's type
 ERROR_BASES_MAX: Final = 10  # base classes that are told of it
 

@@ -9,9 +9,10 @@ over 100,000 items and extension types outside of payloads are refused.
     request   [id, verb, args]            id: positive int64, chosen by the client, echoed; args: a map
     reply     [id, "ok", result]   or   [id, "error", {"code", "message", "detail"}]
 
-Requests may be pipelined; replies come in the order in which requests are decided (`wait` and `lease` answer when they can,
-so later requests may overtake them). A frame that can't be decoded is answered with an error of id 0 and the
-connection is closed. A connection begins with `hello`: a worker must, a client learns versions and limits by it.
+Requests may be pipelined; replies come in the order in which requests are decided: that of their coming, but that hello, lease, finish
+and heartbeat overtake others of their connection, and `wait` and `lease` answer when they can. A frame that can't be decoded is
+answered with an error of id 0 and the connection is closed. A connection begins with `hello`: a worker must, a client learns versions
+and limits by it.
 
 The server knows its peer's user and groups by the socket. `given` with the task `command` or `http` needs the role of that name; hold,
 release, queue_set, queue_pause, queue_resume and queue_purge need `admin`, a worker's hello `worker`: permission_denied otherwise.
@@ -250,6 +251,7 @@ still to be answered, so its wait is best short), wait for the verdicts, close.
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -310,16 +312,16 @@ class FrameReader:
 
     @property
     def pending(self) -> int:
-        """Bytes of a frame that is not complete."""
+        """Bytes that no body was made of yet."""
         return len(self._buffer)
 
-    def feed(self, data: bytes | bytearray | memoryview) -> list[bytes]:
-        """The bodies completed by `data`, in order. InvalidArgumentError for a frame over the limit."""
+    def feed(self, data: bytes | bytearray | memoryview, most: int = sys.maxsize) -> list[bytes]:
+        """The bodies completed by `data`, in order, `most` of them; others stay. InvalidArgumentError for a frame over the limit."""
         buffer = self._buffer
         buffer += data
-        bodies = []
+        bodies: list[bytes] = []
         at = 0
-        while len(buffer) - at >= 4:
+        while len(buffer) - at >= 4 and len(bodies) < most:
             (size,) = _LENGTH.unpack_from(buffer, at)
             if size > self._limit:
                 raise InvalidArgumentError(f"frame of {size} bytes: at most {self._limit} are allowed; send fewer items a frame")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
@@ -11,7 +10,8 @@ import numpy as np
 from .attempts import unpack_past
 from .definition import SERVER_KEYS
 from .errors import InvalidArgumentError
-from .model import BUILTIN_FLAGS, NEVER, Disposition, JobState, Outcome, Reason, RunFlag, RunState, Trigger, display_name
+from .globs import glob
+from .model import BUILTIN_FLAGS, GLOB_MAX, NEVER, Disposition, JobState, Outcome, Reason, RunFlag, RunState, Trigger, display_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,25 +28,46 @@ _64: Final = 2**64 - 1
 
 
 def job(engine: Engine, row: int) -> dict[str, Any]:
-    """One job as the wire shows it. A next time that a calendar excludes is none: no other is in sight."""
-    state, rows = engine.state, np.array([row], np.uint32)
-    f = state.jobs.gather(rows)[0]
-    wire = state.specs[int(f["spec"])]
-    following = int(f["next_us"])
-    while (row, following) in state.exceptions:  # skipped or moved by a person
-        following = engine.specs.next_one(int(f["spec"]), int(f["param_us"]), following)
-    none = following == NEVER or bool(engine.specs.excluded(f["spec"].reshape(1), np.array([following]))[0])
-    return {
-        "name": display_name(state.jobs.names(rows)[0].decode()), "state": JobState(int(f["state"])).name.lower(),
-        "spec": {k: v for k, v in wire.items() if k not in SERVER_KEYS}, "param_us": int(f["param_us"]),
-        "payload": engine.redaction.shown(state.jobs.payload(row), state.announced, wire), "version": int(f["version"]),
-        "note": state.pauses.get(row) or state.notes.get(row, ""),  # why it is paused, as long as it is
-        "pause_note": state.pauses.get(row, ""),
-        "next_us": None if none else following, "cursor_us": None if f["cursor_us"] < 0 else int(f["cursor_us"]),
-        "active": int(f["active"]) + int(f["waiting"]), "created_us": int(f["created_us"]), "updated_us": int(f["updated_us"]),
-    }
+    """One job as the wire shows it."""
+    return jobs(engine, np.array([row], np.uint32))[0]
 
 
+def jobs(engine: Engine, rows: NDArray[np.uint32]) -> list[dict[str, Any]]:
+    """Jobs as the wire shows them. A next time that a calendar excludes is none: no other is in sight."""
+    state = engine.state
+    fields = state.jobs.gather(rows)
+    following = fields["next_us"].copy()
+    if state.exceptions:
+        for i, row in enumerate(rows.tolist()):
+            while (row, int(following[i])) in state.exceptions:  # skipped or moved by a person
+                following[i] = engine.specs.next_one(int(fields["spec"][i]), int(fields["param_us"][i]), int(following[i]))
+    none = (following == NEVER) | engine.specs.excluded(np.ascontiguousarray(fields["spec"]), following)
+    specs = {spec: _shared(engine, state.specs[spec]) for spec in set(fields["spec"].tolist())}
+    found, columns = [], fields.dtype.names
+    assert columns is not None
+    for i, (row, name) in enumerate(zip(rows.tolist(), state.jobs.names(rows), strict=True)):
+        f = dict(zip(columns, fields[i].item(), strict=True))
+        shown, hides = specs[f["spec"]]
+        payload = state.jobs.payload(row)
+        if hides:
+            payload = engine.redaction.shown(payload, state.announced, state.specs[f["spec"]])
+        found.append({
+            "name": display_name(name.decode()), "state": _JOB_STATES[f["state"]], "spec": shown, "param_us": f["param_us"],
+            "payload": payload, "version": f["version"],
+            "note": state.pauses.get(row) or state.notes.get(row, ""),  # why it is paused, as long as it is
+            "pause_note": state.pauses.get(row, ""),
+            "next_us": None if none[i] else int(following[i]), "cursor_us": None if f["cursor_us"] < 0 else f["cursor_us"],
+            "active": f["active"] + f["waiting"], "created_us": f["created_us"], "updated_us": f["updated_us"],
+        })
+    return found
+
+
+def _shared(engine: Engine, wire: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """What jobs of one definition have in common: how it is shown, and whether some of their arguments are not."""
+    return {k: v for k, v in wire.items() if k not in SERVER_KEYS}, bool(engine.redaction.names(engine.state.announced, wire))
+
+
+_JOB_STATES: Final = {int(s): s.name.lower() for s in JobState}
 _RUN_STATES: Final = {int(s): s.name.lower() for s in RunState}
 _TRIGGERS: Final = {int(t): t.name.lower() for t in Trigger}
 _REASONS: Final = {int(r): r.name.lower() for r in Reason if r} | {0: None}
@@ -138,28 +159,31 @@ def jobs_page(engine: Engine, args: dict[str, Any]) -> dict[str, Any]:
         except KeyError:
             raise InvalidArgumentError(f"state: {wanted!r} is not one of active, paused, finished, deleted") from None
     start, limit = page_of(args)
-    found: list[dict[str, Any]] = []
+    fits = None if match is None else glob(match)
+    picked: list[int] = []
     for _ in range(LOOKED_AT_MAX // PAGE_MAX):
         rows = state.jobs.slots(min(start, 2**32 - 1), PAGE_MAX)
-        if not rows:
-            return {"columns": as_columns(found), "after": None}
         array = np.array(rows, np.uint32)
-        states = state.jobs.gather(array)["state"].tolist()
-        names = state.jobs.names(array)
+        states = state.jobs.gather(array)["state"].tolist() if rows else []
+        names = state.jobs.names(array) if rows and fits else [b""] * len(rows)
         for row, st, raw in zip(rows, states, names, strict=True):
-            if (number is not None and st != number) or (match and not fnmatchcase(display_name(raw.decode()), match)):
-                continue
-            found.append(job(engine, row))
-            if len(found) == limit:
-                return {"columns": as_columns(found), "after": row + 1}
+            if (number is None or st == number) and (fits is None or fits(display_name(raw.decode()))):
+                picked.append(row)
+                if len(picked) == limit:
+                    break
+        if not rows or len(picked) == limit:
+            break
         start = rows[-1] + 1
-    return {"columns": as_columns(found), "after": start}
+    found = as_columns(jobs(engine, np.array(picked, np.uint32))) if picked else {}
+    return {"columns": found, "after": picked[-1] + 1 if len(picked) == limit else start if rows else None}
 
 
 def _text(args: dict[str, Any], name: str) -> str | None:
     value = args.get(name)
     if value is not None and not isinstance(value, str):
         raise InvalidArgumentError(f"{name}: a text is wanted")
+    if value is not None and len(value) > GLOB_MAX:
+        raise InvalidArgumentError(f"{name}: a text of {len(value):,} characters: at most {GLOB_MAX} are allowed")
     return value
 
 
@@ -198,7 +222,7 @@ class RunFilter:
         """InvalidArgumentError for a state that doesn't exist."""
         self.newest = bool(args.get("newest"))
         pattern, self._namespace, self._task, self._queue = (_text(args, name) for name in ("job", "namespace", "task", "queue"))
-        self._pattern = None if pattern is None else display_name(pattern)
+        self._job = None if pattern is None else glob(display_name(pattern), "job")
         self.of_names = pattern is not None or self._namespace is not None
         self.of_definitions = self._task is not None or self._queue is not None
         self.since: int = args.get("since_us") or 0
@@ -221,7 +245,7 @@ class RunFilter:
     def matches(self, name: str) -> bool:
         """Does a full job name pass?"""
         ours = self._namespace is None or name.partition("/")[0] == self._namespace
-        return ours and (self._pattern is None or fnmatchcase(display_name(name), self._pattern))
+        return ours and (self._job is None or self._job(display_name(name)))
 
     def fits(self, task: str, queue: str) -> bool:
         """Does a definition pass?"""

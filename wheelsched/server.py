@@ -12,17 +12,20 @@ import select
 import signal
 import time
 from collections import deque
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from . import dead, protocol, reads, sessions, waiting
 from .clock import Clock, WallTimer
-from .connections import HALF_FRAME_US, Connection, Listener, out_of_descriptors, peer
+from .connections import READ_BYTES, Connection
 from .errors import InternalError, StorageFullError, UnavailableError, WheelschedError
 from .executors import Starts
 from .history import NEEDED
+from .intake import Intake
 from .lags import Histogram
 from .messages import say
 from .model import NEVER, ROLES, US, format_duration
+from .peers import Peers
 from .protocol import MUTATING, Request
 from .server_events import Readers
 from .server_forecast import Forecasts
@@ -31,15 +34,14 @@ from .turn import ClockBack, Disconnect, Effects, Incoming, WorkerGone
 
 if TYPE_CHECKING:
     from .config import Config
+    from .connections import Listener
     from .engine import Engine
     from .executors import Exited
     from .grants import Grants
     from .keeper import Keeper
     from .pool import Pool
 
-COMMANDS_MAX: Final = 4_096  # requests of one turn
 AHEAD_MAX: Final = 8  # steps decided ahead of the disk
-ACCEPT_PAUSE_US: Final = US  # after descriptors ran out
 EXIT_CONFIG: Final = 78  # the tasks can't be imported
 _CALMING: Final = frozenset({  # taken on a full disk too: they need little and stop more
     "hold", "pause", "delete", "cancel", "cancel_many", "discard", "queue_pause", "queue_purge",
@@ -61,21 +63,16 @@ class Server:
         self.pool = pool
         self.listener = listener
         self.clock = clock
-        self.grants = grants
         self.timer = WallTimer()
-        self.epoll = select.epoll()
-        self.connections: dict[int, Connection] = {}  # by descriptor
-        self.by_number: dict[int, Connection] = {}
+        self.peers = Peers(listener, grants, config.workers, self._log)
+        self.intake = Intake()
         self.pool_connections: dict[int, int] = {}  # worker -> connection number
-        self.events: dict[int, int] = {}  # what epoll watches, by descriptor
-        self.next_number = 1
         self.outbox: deque[tuple[int, Effects]] = deque()  # decided, not yet durable
         self.durable = keeper.journal.durable_seq
         self.inputs: list[Any] = []
         self.lags = {name: Histogram() for name in ("queued", "start", "done")}
         self.stopping = 0  # how many signals asked for it
         self.drain_until_us = NEVER
-        self.accept_again_us = 0
         self.exit_code = 0
         self.was_full = ""
         self.starts = Starts(pool)
@@ -96,7 +93,7 @@ class Server:
         signal.signal(signal.SIGHUP, lambda *_: self.reload.want())
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         for fd in (self.listener.fileno(), self.timer.fileno(), self.keeper.fileno(), self.pool.fileno(), self._wake_read):
-            self._watch(fd, select.EPOLLIN)
+            self.peers.watch(fd)
         for _ in range(self.config.workers):
             self._spawn()
         while not self._finished():
@@ -131,7 +128,7 @@ class Server:
             self._act()
         self.pool.close()
         self.listener.close()
-        for connection in list(self.connections.values()):
+        for connection in list(self.peers.by_fd.values()):
             self._drop(connection)
         self.keeper.close()
         self._log("stopped")
@@ -146,27 +143,26 @@ class Server:
         if len(self.outbox) < AHEAD_MAX:
             self._step()
         self._act()
+        self._look_after_taken()
         self._tell()
 
     def _sleep(self) -> list[tuple[int, int]]:
         """Wait for a readable descriptor, a due time or a deadline."""
         now = self.clock.now().mono_us
         deadline = min(
-            self.wake_mono_us, self.pool.wake_at_mono_us(), self.drain_until_us, self._half_frames_due(), self.keeper.wake_at_us(now),
+            self.wake_mono_us, self.pool.wake_at_mono_us(), self.drain_until_us, self.peers.wake_us(), self.keeper.wake_at_us(now),
             self.readers.wake_us(), self.reload.wake_us,
         )
-        if self.accept_again_us:
-            deadline = min(deadline, self.accept_again_us)
         if self.config.clock_check_us:
             deadline = min(deadline, now + self.config.clock_check_us)
         ahead = len(self.outbox) >= AHEAD_MAX
         if ahead:
             timeout = -1.0
-        elif self.again or self.inputs or self.keeper.busy or any(c.requests for c in self.connections.values()):
+        elif self.again or self.inputs or self.keeper.busy or self.intake:
             timeout = 0.0
         else:
             timeout = -1.0 if deadline == NEVER else max(0.0, (deadline - now) / US)
-        return self.epoll.poll(timeout)
+        return self.peers.epoll.poll(timeout)
 
     def _gather(self, events: list[tuple[int, int]]) -> None:
         now, step, slept = self.clock.look()
@@ -177,60 +173,67 @@ class Server:
         if step < 0:
             self._log(f"the clock was set back by {-step / US:.1f} s")
             self.inputs.append(ClockBack(self.keeper.fired_after(now.wall_us)))
+        share = self.peers.share(sum(fd in self.peers.by_fd for fd, _ in events))
         for fd, mask in events:
             if fd == self.listener.fileno():
-                self._accept(now.mono_us)
+                self.peers.accept(now.mono_us)
             elif fd == self.timer.fileno():
                 self.timer.drain()
             elif fd == self._wake_read:
                 os.read(self._wake_read, 64)
-            elif fd in self.connections:
-                self._serve(self.connections[fd], mask, now.mono_us)
+            elif fd in self.peers.by_fd:
+                self._serve(self.peers.by_fd[fd], mask, share)
         self._pool_events(now.mono_us)
-        self._tidy_connections(now.mono_us)
+        for connection in self.peers.overdue(now.mono_us):
+            self._drop(connection)
 
     def _step(self) -> None:
         now, engine = self.now, self.engine
         inputs, self.inputs = self.inputs, []
         lookups: list[tuple[Connection, Request]] = []
         full = self._storage(now.mono_us)
-        room = COMMANDS_MAX
-        for connection in self.connections.values():
-            while connection.requests and room:
-                request = connection.requests.popleft()
-                room -= 1
-                if request.verb == "events":
-                    frame = self.readers.add(connection.number, request, now.mono_us)
-                    if frame is not None:
-                        engine.reply(connection.number, frame)
-                elif request.verb == "reload":
-                    self.reload.ask(Incoming(connection.number, request, connection.uid, None, connection.roles))
-                elif request.verb == "forecast":
-                    self.forecasts.add(connection.number, request)
-                elif request.verb in _LOOKED_UP or (request.verb == "wait" and self._folded(request)):
-                    lookups.append((connection, request))
-                elif (request.verb in MUTATING and (self.stopping or (full and request.verb not in _CALMING))) or (
-                        full and request.verb == "heartbeat" and request.args.get("checkpoint")):
-                    engine.reply(connection.number, protocol.encode_error(request.id, self._refusal(full)))
-                else:
-                    # an executor of the pool repeats nothing: it dies with its connection
-                    needed = request.verb in NEEDED or (request.verb == "finish" and not connection.trusted)
-                    found = self.keeper.look_for(request.verb, request.args) if needed else None
-                    inputs.append(Incoming(connection.number, request, connection.uid, found, connection.roles))
+        for connection, request in chain(self.intake.urgent(), self.intake.others()):
+            self._take(connection, request, full, inputs, lookups)
         self.reload.step(list(self.pool_connections), now.mono_us, stopping=bool(self.stopping))
         effects = engine.step(now, inputs)
         for connection, request in lookups:
             effects.replies.append((connection.number, self._look_up(request)))
         if self.forecasts:
             effects.replies += self.forecasts.piece(now.wall_us, self._refusal("") if self.stopping else None)
-        self.again = effects.again or not room or bool(self.forecasts) or self.reload.arrived
+        self.again = effects.again or bool(self.forecasts) or self.reload.arrived
         if self.starts.tries and all(s.ready for s in engine.sessions.values() if s.kind == "pool"):
             self._log(self.starts.over())
         self.wake_mono_us = effects.wake_mono_us
         self.timer.set(NEVER if effects.wake_wall_us == NEVER else effects.wake_wall_us - self.clock.offset_us)
-        if effects.records or effects.replies or effects.granted or self.keeper.busy:
+        if effects.records or effects.history or self.keeper.busy:
             self.keeper.submit(effects)
-            self.outbox.append((effects.seq, effects))
+        elif not effects.replies:
+            return
+        self.outbox.append((effects.seq, effects))  # answers without a record wait for what they tell to be durable
+
+    def _take(
+        self, connection: Connection, request: Request, full: str, inputs: list[Any], lookups: list[tuple[Connection, Request]]
+    ) -> None:
+        """One request whose turn it is, to whoever answers it."""
+        verb, engine = request.verb, self.engine
+        if verb == "events":
+            frame = self.readers.add(connection.number, request, self.now.mono_us)
+            if frame is not None:
+                engine.reply(connection.number, frame)
+        elif verb == "reload":
+            self.reload.ask(Incoming(connection.number, request, connection.uid, None, connection.roles))
+        elif verb == "forecast":
+            self.forecasts.add(connection.number, request)
+        elif verb in _LOOKED_UP or (verb == "wait" and self._folded(request)):
+            lookups.append((connection, request))
+        elif (verb in MUTATING and (self.stopping or (full and verb not in _CALMING))) or (
+                full and verb == "heartbeat" and request.args.get("checkpoint")):
+            engine.reply(connection.number, protocol.encode_error(request.id, self._refusal(full)))
+        else:
+            # an executor of the pool repeats nothing: it dies with its connection
+            needed = verb in NEEDED or (verb == "finish" and not connection.trusted)
+            found = self.keeper.look_for(verb, request.args) if needed else None
+            inputs.append(Incoming(connection.number, request, connection.uid, found, connection.roles))
 
     def _storage(self, now_us: int) -> str:
         """Why new commands are refused; told in the log once, and once more when it is over."""
@@ -260,7 +263,7 @@ class Server:
             for worker, token, at_once in effects.cancels:
                 self.pool.cancel(worker, token, at_once=at_once)
             for number, frame in effects.replies:
-                connection = self.by_number.get(number)
+                connection = self.peers.by_number.get(number)
                 if connection is not None:
                     self._after(connection, connection.send(frame))
             for name, instants in effects.lags:
@@ -271,44 +274,17 @@ class Server:
     def _tell(self) -> None:
         """Events to those who read them: only durable records are read, so they go out at once."""
         for number, frame in self.readers.serve(self.durable, self.clock.now().mono_us, stopping=self.stopping > 0):
-            connection = self.by_number.get(number)
+            connection = self.peers.by_number.get(number)
             if connection is not None:
                 self._after(connection, connection.send(frame))
 
     # Connections
 
-    def _watch(self, fd: int, mask: int) -> None:
-        if self.events.get(fd) == mask:
-            return
-        if fd in self.events:
-            self.epoll.modify(fd, mask)
-        else:
-            self.epoll.register(fd, mask)
-        self.events[fd] = mask
-
-    def _add(self, connection: Connection) -> None:
-        self.connections[connection.fileno()] = connection
-        self.by_number[connection.number] = connection
-        self._watch(connection.fileno(), select.EPOLLIN)
-
-    def _accept(self, now_us: int) -> None:
-        try:
-            for sock in self.listener.accept():
-                self.next_number += 1
-                uid, gids = peer(sock)
-                self._add(Connection(self.next_number, sock, uid, self.grants.roles(uid, gids)))
-        except OSError as e:
-            if not out_of_descriptors(e):
-                raise
-            self._log(f"no descriptor is left for a new connection: {e.strerror}; trying again in a second")
-            self.accept_again_us = now_us + ACCEPT_PAUSE_US
-            self.epoll.unregister(self.listener.fileno())
-            del self.events[self.listener.fileno()]
-
-    def _serve(self, connection: Connection, mask: int, now_us: int) -> None:
+    def _serve(self, connection: Connection, mask: int, share: int) -> None:
         alive = True
         if mask & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR) and connection.readable:
-            alive = connection.read(now_us)
+            alive = connection.read(self.now.mono_us, READ_BYTES if connection.trusted else share)
+            self.intake.add(connection)
         if alive and mask & select.EPOLLOUT:
             alive = connection.flush()
         if alive and mask & (select.EPOLLHUP | select.EPOLLERR) and not mask & select.EPOLLIN:
@@ -317,26 +293,31 @@ class Server:
 
     def _after(self, connection: Connection, alive: bool) -> None:
         """Drop a connection that is gone, or watch it for what it can do now."""
-        if not alive:
-            self._drop(connection)
+        if alive:
+            self.peers.look_after(connection)
         else:
-            mask = (select.EPOLLIN if connection.readable else 0) | (select.EPOLLOUT if connection.writable_wanted else 0)
-            self._watch(connection.fileno(), mask)
+            self._drop(connection)
+
+    def _look_after_taken(self) -> None:
+        """Those from whom a turn has taken requests have room for others."""
+        touched = list(self.intake.touched.values())
+        self.intake.touched.clear()
+        for connection in touched:
+            alive = connection.refill(self.now.mono_us) and (connection.writable_wanted or not connection.closing)
+            if alive:
+                self.intake.add(connection)
+            self._after(connection, alive)
 
     def _drop(self, connection: Connection) -> None:
-        fd = connection.fileno()
-        if self.connections.pop(fd, None) is None:
+        left = connection.left()
+        if not self.peers.remove(connection):
             return
-        del self.by_number[connection.number]
+        self.intake.drop(connection)
         self.forecasts.drop(connection.number)
         self.reload.drop(connection.number)
         self.readers.drop(connection.number)
-        self.epoll.unregister(fd)
-        del self.events[fd]
-        connection.close()
         # A completion that was sent before the peer went counts; other requests of nobody are dropped.
-        finishes = [r for r in connection.requests if r.verb == "finish"]
-        self.inputs += [Incoming(connection.number, r, connection.uid, None, connection.roles) for r in finishes]
+        self.inputs += [Incoming(connection.number, r, connection.uid, None, connection.roles) for r in left]
         if not connection.trusted:
             self.inputs.append(Disconnect(connection.number))
             return
@@ -344,29 +325,16 @@ class Server:
             if number == connection.number:
                 self.pool.hung_up(worker)
 
-    def _half_frames_due(self) -> int:
-        return min((c.half_since_us + HALF_FRAME_US for c in self.connections.values() if c.half_since_us), default=NEVER)
-
-    def _tidy_connections(self, now_us: int) -> None:
-        if self.accept_again_us and now_us >= self.accept_again_us:
-            self.accept_again_us = 0
-            self._watch(self.listener.fileno(), select.EPOLLIN)
-        for connection in list(self.connections.values()):
-            if connection.half_since_us and now_us - connection.half_since_us >= HALF_FRAME_US and not connection.trusted:
-                self._drop(connection)
-            elif connection.readable and not self.events[connection.fileno()] & select.EPOLLIN:
-                self._after(connection, alive=True)
-
     # The pool
 
     def _spawn(self, *, at_once: bool = False) -> int:
         """One more process; its worker's number. `at_once`: whatever became of those before it."""
-        self.next_number += 1
-        worker = sessions.add_worker(self.engine, self.next_number, f"pool-{self.next_number}", "pool")
+        number = self.peers.new_number()
+        worker = sessions.add_worker(self.engine, number, f"pool-{number}", "pool")
         executor = self.pool.spawn(worker, at_once=at_once)
         self.workers_ready = self.workers_ready or any(s.kind == "pool" and s.tasks for s in self.engine.sessions.values())
-        self._add(Connection(self.next_number, executor.sock, os.geteuid(), frozenset(ROLES), trusted=True))
-        self.pool_connections[worker] = self.next_number
+        self.peers.add(Connection(number, executor.sock, os.geteuid(), frozenset(ROLES), trusted=True))
+        self.pool_connections[worker] = number
         self.again = True
         return worker
 
@@ -392,7 +360,7 @@ class Server:
 
     def _lose(self, event: Exited) -> None:
         """An executor is gone: what it reported before it died comes first."""
-        connection = self.by_number.get(self.pool_connections.pop(event.worker))
+        connection = self.peers.by_number.get(self.pool_connections.pop(event.worker))
         if connection is not None:
             connection.read_all(self.clock.now().mono_us)
             self._drop(connection)
@@ -441,7 +409,7 @@ class Server:
     def _stats(self) -> dict[str, Any]:
         now = self.clock.now()
         return reads.counts(self.engine) | {
-            "lag_ms": {name: h.summary() for name, h in self.lags.items()}, "connections": len(self.connections),
+            "lag_ms": {name: h.summary() for name, h in self.lags.items()}, **self.peers.stats(),
             "uptime_s": round((now.mono_us - self.started_us) / US, 3), "now_us": now.wall_us, "clock_offset_us": self.clock.offset_us,
             "pid": os.getpid(), "server": self.engine.server, "data": self.config.data, "cpu_s": round(time.process_time(), 3),
             "start_failure": {"text": self.starts.why, "tries": self.starts.tries} if self.starts.tries else None,

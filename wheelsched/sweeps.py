@@ -6,9 +6,7 @@ crash ended begins anew then, and counts what was left.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
-from fnmatch import translate
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -16,6 +14,7 @@ import numpy as np
 from . import protocol
 from .arguments import done
 from .errors import InvalidArgumentError
+from .globs import glob
 from .model import display_name
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ class Chosen:
 
     def __init__(self, match: str, **wire: str) -> None:
         """Empty texts choose all. `wire`: what a run's definition has to be."""
-        self._match = None if not match or match == "*" else re.compile(translate(match)).match
+        self._match = None if not match or match == "*" else glob(match)
         self._wire = {name: value for name, value in wire.items() if value}
         self._specs: dict[int, bool] = {}
         self._jobs: dict[int, bool] = {}
@@ -97,7 +96,7 @@ class Chosen:
 
     def _named(self, state: State, jobs: list[int]) -> list[bool]:
         assert self._match is not None
-        return [self._match(display_name(raw.decode())) is not None for raw in state.jobs.names(np.array(jobs, np.uint32))]
+        return [self._match(display_name(raw.decode())) for raw in state.jobs.names(np.array(jobs, np.uint32))]
 
 
 def _each(column: NDArray[np.uint32], keep: NDArray[np.bool_], known: dict[int, bool], ask: Callable[[list[int]], list[bool]]
