@@ -19,6 +19,7 @@ _PAGE_ROWS: Final = 250  # of a listing that doesn't say how many
 _BASE_US: Final = 100  # of any request
 _PUT_US: Final = 300  # of one that is recorded
 _FRAME_US: Final = 1_000  # of one that looks into history, or goes over a whole table
+_MOST_US: Final = 1_000_000  # of anything
 _TASK_US: Final = 5  # a task of a hello
 
 _INTS: Final = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}  # bytes behind these heads of MessagePack
@@ -67,9 +68,9 @@ _COSTS: Final[dict[str, Callable[[dict[str, Any]], int]]] = {
 
 
 def cost(verb: str, args: dict[str, Any], size: int) -> int:
-    """Of a request whose frame had so many bytes; never less than 1."""
+    """Of a request whose frame had so many bytes; never less than 1, whatever its arguments claim."""
     of = _COSTS.get(verb)
-    return 1 + size // BYTES_A_US + (_PUT_US if of is None else of(args))
+    return min(max(1, size // BYTES_A_US + (_PUT_US if of is None else of(args))), _MOST_US)
 
 
 def verb_of(body: bytes) -> str:

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 _STARS: Final = re.compile(r"\*+")
 
 
+def names_a_turn(pattern: str | None, most: int) -> int:
+    """How many names one turn holds against a pattern: what follows a star is tried at each place of a name, so long parts cost more."""
+    longest = max((len(part) for part in (pattern or "").split("*")[1:]), default=0)
+    return max(1, most // (1 + longest // 8) ** 2)
+
+
 def glob(pattern: Any, what: str = "match") -> Callable[[str], bool]:
     """Whether a name fits. InvalidArgumentError for no text, and for what would take too long."""
     if not isinstance(pattern, str):

@@ -28,7 +28,6 @@ PIECE_BYTES: Final = 2 * 1024 * 1024
 COMMIT_BYTES: Final = 32 * 1024  # pages that one small commit may touch
 USAGE_EVERY_US: Final = US
 RETENTION_EVERY_US: Final = 600 * US
-PAGE_MAX: Final = 1_000
 
 
 class Keeper:
@@ -196,7 +195,7 @@ class Keeper:
     def runs_page(self, state: State, args: dict[str, Any], running: Live) -> dict[str, Any]:
         """A page of runs."""
         limit = args.get("limit")
-        limit = PAGE_MAX if limit is None else limit
+        limit = reads.TOLD_MAX if limit is None else limit
         after = args.get("after")
         if not isinstance(limit, int) or limit < 1:
             raise InvalidArgumentError("limit: a whole number from 1 on is wanted")
@@ -205,7 +204,7 @@ class Keeper:
             and (after[0] < 0) == (len(after) == 3)
         ):
             raise InvalidArgumentError("after: the position from the page before is wanted")
-        return runs_page(state, self.blocks, args, running, min(limit, PAGE_MAX))
+        return runs_page(state, self.blocks, args, running, min(limit, reads.TOLD_MAX))
 
     def run(self, state: State, args: dict[str, Any], running: Live) -> dict[str, Any]:
         """One run, from the table or from history."""

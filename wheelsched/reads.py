@@ -10,7 +10,7 @@ import numpy as np
 from .attempts import unpack_past
 from .definition import SERVER_KEYS
 from .errors import InvalidArgumentError
-from .globs import glob
+from .globs import glob, names_a_turn
 from .model import BUILTIN_FLAGS, GLOB_MAX, NEVER, Disposition, JobState, Outcome, Reason, RunFlag, RunState, Trigger, display_name
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .live import Live
     from .state import State
 
+TOLD_MAX: Final = 250  # rows of a page: as many as one turn has time for
 PAGE_MAX: Final = 1_000
 LOOKED_AT_MAX: Final = 4_000  # jobs that one request looks at: a page may have fewer than asked for, or none, and others follow
 POSITION_MAX: Final = 2**63
@@ -29,37 +30,35 @@ _64: Final = 2**64 - 1
 
 def job(engine: Engine, row: int) -> dict[str, Any]:
     """One job as the wire shows it."""
-    return jobs(engine, np.array([row], np.uint32))[0]
+    return {name: column[0] for name, column in jobs(engine, np.array([row], np.uint32)).items()}
 
 
-def jobs(engine: Engine, rows: NDArray[np.uint32]) -> list[dict[str, Any]]:
-    """Jobs as the wire shows them. A next time that a calendar excludes is none: no other is in sight."""
-    state = engine.state
-    fields = state.jobs.gather(rows)
-    following = fields["next_us"].copy()
-    if state.exceptions:
-        for i, row in enumerate(rows.tolist()):
-            while (row, int(following[i])) in state.exceptions:  # skipped or moved by a person
-                following[i] = engine.specs.next_one(int(fields["spec"][i]), int(fields["param_us"][i]), int(following[i]))
-    none = (following == NEVER) | engine.specs.excluded(np.ascontiguousarray(fields["spec"]), following)
-    specs = {spec: _shared(engine, state.specs[spec]) for spec in set(fields["spec"].tolist())}
-    found, columns = [], fields.dtype.names
-    assert columns is not None
-    for i, (row, name) in enumerate(zip(rows.tolist(), state.jobs.names(rows), strict=True)):
-        f = dict(zip(columns, fields[i].item(), strict=True))
-        shown, hides = specs[f["spec"]]
-        payload = state.jobs.payload(row)
-        if hides:
-            payload = engine.redaction.shown(payload, state.announced, state.specs[f["spec"]])
-        found.append({
-            "name": display_name(name.decode()), "state": _JOB_STATES[f["state"]], "spec": shown, "param_us": f["param_us"],
-            "payload": payload, "version": f["version"],
-            "note": state.pauses.get(row) or state.notes.get(row, ""),  # why it is paused, as long as it is
-            "pause_note": state.pauses.get(row, ""),
-            "next_us": None if none[i] else int(following[i]), "cursor_us": None if f["cursor_us"] < 0 else f["cursor_us"],
-            "active": f["active"] + f["waiting"], "created_us": f["created_us"], "updated_us": f["updated_us"],
-        })
-    return found
+def jobs(engine: Engine, rows: NDArray[np.uint32]) -> dict[str, list[Any]]:
+    """Jobs as the wire shows them, in columns. A next time that a calendar excludes is none: no other is in sight."""
+    state, numbers = engine.state, rows.tolist()
+    f = state.jobs.gather(rows)
+    following = f["next_us"].copy()
+    for i, row in enumerate(numbers) if state.exceptions else ():
+        while (row, int(following[i])) in state.exceptions:  # skipped or moved by a person
+            following[i] = engine.specs.next_one(int(f["spec"][i]), int(f["param_us"][i]), int(following[i]))
+    none = (following == NEVER) | engine.specs.excluded(np.ascontiguousarray(f["spec"]), following)
+    spec = f["spec"].tolist()
+    shared = {n: _shared(engine, state.specs[n]) for n in set(spec)}
+    payload = [state.jobs.payload(row) for row in numbers]
+    if any(hides for _, hides in shared.values()):
+        shown = engine.redaction.shown
+        payload = [shown(p, state.announced, state.specs[n]) if shared[n][1] else p for p, n in zip(payload, spec, strict=True)]
+    notes, pauses = state.notes, state.pauses
+    return {
+        "name": [display_name(name.decode()) for name in state.jobs.names(rows)], "state": [_JOB_STATES[n] for n in f["state"].tolist()],
+        "spec": [shared[n][0] for n in spec], "param_us": f["param_us"].tolist(), "payload": payload, "version": f["version"].tolist(),
+        "note": [pauses.get(row) or notes.get(row, "") for row in numbers],  # why it is paused, as long as it is
+        "pause_note": [pauses.get(row, "") for row in numbers],
+        "next_us": [None if no else us for us, no in zip(following.tolist(), none.tolist(), strict=True)],
+        "cursor_us": [None if us < 0 else us for us in f["cursor_us"].tolist()],
+        "active": (f["active"].astype(np.int64) + f["waiting"]).tolist(), "created_us": f["created_us"].tolist(),
+        "updated_us": f["updated_us"].tolist(),
+    }
 
 
 def _shared(engine: Engine, wire: dict[str, Any]) -> tuple[dict[str, Any], bool]:
@@ -161,8 +160,10 @@ def jobs_page(engine: Engine, args: dict[str, Any]) -> dict[str, Any]:
     start, limit = page_of(args)
     fits = None if match is None else glob(match)
     picked: list[int] = []
-    for _ in range(LOOKED_AT_MAX // PAGE_MAX):
-        rows = state.jobs.slots(min(start, 2**32 - 1), PAGE_MAX)
+    room = names_a_turn(match, LOOKED_AT_MAX)
+    while room:
+        rows = state.jobs.slots(min(start, 2**32 - 1), min(room, PAGE_MAX))
+        room -= min(room, PAGE_MAX)
         array = np.array(rows, np.uint32)
         states = state.jobs.gather(array)["state"].tolist() if rows else []
         names = state.jobs.names(array) if rows and fits else [b""] * len(rows)
@@ -174,7 +175,7 @@ def jobs_page(engine: Engine, args: dict[str, Any]) -> dict[str, Any]:
         if not rows or len(picked) == limit:
             break
         start = rows[-1] + 1
-    found = as_columns(jobs(engine, np.array(picked, np.uint32))) if picked else {}
+    found = jobs(engine, np.array(picked, np.uint32)) if picked else {}
     return {"columns": found, "after": picked[-1] + 1 if len(picked) == limit else start if rows else None}
 
 
@@ -191,10 +192,10 @@ def page_of(args: dict[str, Any]) -> tuple[int, int]:
     """Where a page begins, and how many rows it has at most. InvalidArgumentError."""
     start, limit = args.get("after"), args.get("limit")
     start = 0 if start is None else start
-    limit = PAGE_MAX if limit is None else limit
+    limit = TOLD_MAX if limit is None else limit
     if not isinstance(start, int) or isinstance(start, bool) or not 0 <= start < POSITION_MAX or not isinstance(limit, int) or limit < 1:
         raise InvalidArgumentError("after is a position from the page before, limit a whole number from 1 on")
-    return start, min(limit, PAGE_MAX)
+    return start, min(limit, TOLD_MAX)
 
 
 def select_runs(state: State, rows: NDArray[np.uint32], wanted: RunFilter) -> NDArray[np.uint32]:
