@@ -227,7 +227,7 @@ def ask(b, verb, args):
 def test_t3_every_verb_that_takes_a_pattern_bounds_it():
     with Bench("2026-03-02T00:00:00Z") as b:
         for verb, args in ASKED:
-            with pytest.raises(InvalidArgumentError, match="at most|1 to"):
+            with pytest.raises(InvalidArgumentError, match=r"at most|1 to"):
                 ask(b, verb, args)
 
 
