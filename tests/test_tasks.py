@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
+import types
 from datetime import UTC, datetime, timedelta
 
 import msgpack
@@ -15,6 +18,7 @@ from wheelsched.definition import check_announced, given_from_api
 from wheelsched.errors import FailedPreconditionError, InvalidArgumentError, PayloadError
 from wheelsched.policies import Retry
 from wheelsched.tasks import Batch, RunContext, current_run, enter_run, load_tasks, task
+from wheelsched.testing import Simulator
 
 
 @task("mail.send", queue="mail", timeout="10m", retry=Retry(attempts=5, backoff="30s"), priority=0)
@@ -149,3 +153,100 @@ def test_current_run_is_there_inside_a_run_only():
         enter_run(None)
     with pytest.raises(FailedPreconditionError):
         current_run()
+
+
+def loud(function, told):
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        told.append("called")
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def module_of(monkeypatch, **names):
+    module = types.ModuleType("made_tasks")
+    vars(module).update(names)
+    monkeypatch.setitem(sys.modules, "made_tasks", module)
+    return ["made_tasks"]
+
+
+class Counting:
+    """A decorator that is a class."""
+
+    def __init__(self, function, told):
+        functools.update_wrapper(self, function)
+        self._function, self._told = function, told
+
+    def __call__(self, *args):
+        self._told.append("called")
+        return self._function(*args)
+
+
+@pytest.mark.parametrize("kind", [loud, Counting])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_f10_a_decorator_above_the_mark_is_called(monkeypatch, kind, depth):
+    told = []
+    inner = outer = task("made.inner", queue="q", redact="x")(lambda x: x)
+    for _ in range(depth):
+        outer = kind(outer, told)
+    found = load_tasks(module_of(monkeypatch, outer=outer, again=outer))["made.inner"]
+    assert found.function is outer
+    assert found.wire() == inner.__wheelsched_task__.wire()
+    assert found.function(3) == 3
+    assert told == ["called"] * depth
+    assert outer.call(3).args == (3,)
+    with Simulator(tasks=[outer]) as sim:
+        assert sim.client.enqueue(outer.call(4)).result() == 4
+    assert told == ["called"] * 2 * depth
+
+
+def test_f10_a_coroutine_function_may_be_around_a_plain_one(monkeypatch):
+    inner = task("made.inner")(lambda: 1)
+
+    @functools.wraps(inner)
+    async def outer():
+        return inner()
+
+    assert inspect.iscoroutinefunction(load_tasks(module_of(monkeypatch, outer=outer))["made.inner"].function)
+
+
+def test_f10_a_marked_function_beside_its_wrapper_is_refused(monkeypatch):
+    inner = task("made.inner")(lambda: 1)
+    with pytest.raises(InvalidArgumentError, match=r"a marked function and a wrapper of it.*write @task above the other decorator"):
+        load_tasks(module_of(monkeypatch, inner=inner, outer=loud(inner, [])))
+
+
+def generator():
+    yield 1
+
+
+async def async_generator():
+    yield 1
+
+
+class Generates:
+    def __call__(self):
+        yield 1
+
+
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("function", [
+    generator, async_generator, functools.partial(generator), functools.partial(async_generator), Generates(), Generates().__call__,
+], ids=["plain", "async", "partial", "async partial", "object", "method"])
+def test_w8_a_generator_function_is_no_task(function, batch):
+    with pytest.raises(InvalidArgumentError, match="is a generator function, and calling it runs none of its code: return a list"):
+        task("made.rows", batch=batch)(function)
+    with pytest.raises(InvalidArgumentError, match="generator function"):
+        Simulator(tasks={"made.rows": function})
+
+
+def test_w8_nor_is_one_that_a_decorator_has_made(monkeypatch):
+    inner = task("made.inner")(lambda: 1)
+
+    @functools.wraps(inner)
+    def outer():
+        yield inner()
+
+    with pytest.raises(InvalidArgumentError, match="generator function"):
+        load_tasks(module_of(monkeypatch, outer=outer))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .builtin_command import command
 from .process import W_DEAF
+from .surroundings import Surroundings
 from .tasks import Task
 
 if TYPE_CHECKING:
@@ -67,11 +68,13 @@ def _deaf(runner: Runner, work: Callable[..., Any], *args: Any, **kwargs: Any) -
         words[W_DEAF] = 0
 
 
-def builtin_tasks(runner: Runner, allowed: Allowed) -> dict[str, Task]:
-    """The tasks that every worker has, and those that the operator allowed."""
+def builtin_tasks(runner: Runner, allowed: Allowed, began: Surroundings | None = None) -> dict[str, Task]:
+    """The tasks that every worker has, and those that the operator allowed. Commands inherit what the worker `began` with (now, unless
+    given).
+    """
     found = {NOOP: Task(NOOP, noop, {})}
     if allowed.commands:
-        found["command"] = Task("command", partial(command, runner, allowed), {})
+        found["command"] = Task("command", partial(command, runner, allowed, began or Surroundings()), {})
     if allowed.http:
         from .builtin_http import http  # noqa: PLC0415 - as above
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from .builtin import Allowed
     from .execution import Runner
+    from .surroundings import Surroundings
 
 INHERITED: Final = ("PATH", "HOME", "LANG", "LANGUAGE", "LC_*", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR")
 _HOPELESS: Final = frozenset({
@@ -50,17 +51,18 @@ def identity(run: RunContext) -> dict[str, str]:
 
 
 def command(
-    runner: Runner, allowed: Allowed, argv: list[str], cwd: str | None = None, env: dict[str, str] | None = None, user: str | None = None,
-    success_codes: Iterable[int] = (0,), fatal_codes: Iterable[int] = (),
+    runner: Runner, allowed: Allowed, began: Surroundings, argv: list[str], cwd: str | None = None, env: dict[str, str] | None = None,
+    user: str | None = None, success_codes: Iterable[int] = (0,), fatal_codes: Iterable[int] = (),
 ) -> int:
-    """Run a program without a shell, in a process group of its own; its exit code. See `model.Command`.
+    """Run a program without a shell, in a process group of its own; its exit code. See `model.Command`. What Python tasks have done to
+    the process is nothing to it: it inherits what the worker `began` with.
 
     CommandFailed for codes that are not among `success_codes`, CommandRefused for `fatal_codes` and for what can't be started.
     """
     _check(argv, cwd, env)
     account = None if user is None else _account(user)
     names = (*INHERITED, *allowed.env)
-    passed = {k: v for k, v in os.environ.items() if any(fnmatchcase(k, name) for name in names)}
+    passed = {k: v for k, v in began.environ.items() if any(fnmatchcase(k, name) for name in names)}
     if allowed.socket:
         passed["WHEELSCHED_SOCKET"] = allowed.socket
     switch: dict[str, Any] = {}
@@ -70,7 +72,7 @@ def command(
         if account.pw_uid != os.geteuid():
             groups = os.getgrouplist(account.pw_name, account.pw_gid)
             switch = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": groups}
-    code = _supervised(runner, argv, cwd, {**passed, **(env or {}), **identity(current_run())}, switch)
+    code = _supervised(runner, began, argv, cwd, {**passed, **(env or {}), **identity(current_run())}, switch)
     if code in success_codes:
         return int(code)
     how = f"{argv[0]}: killed by signal {-code}" if code < 0 else f"{argv[0]}: exit code {code}"
@@ -104,18 +106,22 @@ def _account(user: str) -> pwd.struct_passwd:
     return account
 
 
-def _supervised(runner: Runner, argv: list[str], cwd: str | None, env: Mapping[str, str], switch: dict[str, Any]) -> int:
+def _supervised(
+    runner: Runner, began: Surroundings, argv: list[str], cwd: str | None, env: Mapping[str, str], switch: dict[str, Any]
+) -> int:
     """Run a program in a group of its own that the started file names; its exit code."""
     words, token = runner.words, current_run().token
     words[process.W_COMMAND] = token  # before there is a child: a later start then looks for its mark
     try:
+        folder = began.folder_for(cwd)
         try:
-            proc = subprocess.Popen(  # noqa: S603 - no shell; the operator allowed commands
-                argv, cwd=cwd, env={**env, process.MARK: runner.file.mark}, process_group=0, stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, **switch,
-            )
+            with began.first_signals():
+                proc = subprocess.Popen(  # noqa: S603 - no shell; the operator allowed commands
+                    argv, cwd=folder, umask=began.first_umask, env={**env, process.MARK: runner.file.mark}, process_group=0,
+                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, **switch,
+                )
         except OSError as e:
-            raise _not_started(e, argv, cwd) from e
+            raise _not_started(e, argv, cwd or "of the worker", folder) from e
         words[process.W_COMMAND_BEGUN] = process.begun_ticks(proc.pid)
         words[process.W_COMMAND_PGID] = proc.pid
         reap = subprocess.Popen.wait if runner.meter is None else runner.meter.reap
@@ -128,10 +134,10 @@ def _supervised(runner: Runner, argv: list[str], cwd: str | None, env: Mapping[s
         words[process.W_COMMAND] = 0
 
 
-def _not_started(error: OSError, argv: list[str], cwd: str | None) -> Exception:
+def _not_started(error: OSError, argv: list[str], cwd: str, folder: str | None) -> Exception:
     """What to raise: CommandRefused, or CommandFailed for what may pass (no memory, no process, a program being written)."""
     why = error.strerror or str(error)
-    if cwd is not None and error.filename == cwd and cwd != argv[0]:
+    if folder is not None and error.filename == folder and folder != argv[0]:
         text = f"{argv[0]}: the working directory {cwd} can't be entered: {why}"
     elif error.errno == errno.ENOENT:
         place = "" if "/" in argv[0] else " on the PATH of the worker"

@@ -25,6 +25,7 @@ from .errors import InvalidArgumentError
 from .execution import Entered, Runner, Work, group_of
 from .forks import leave_if_child
 from .hooks import Hooks, failure_of
+from .loops import finish, stays
 from .outputs import Captures
 from .tasks import enter_run, entered_run
 from .wire import FINISH_RESULT_BYTES, FINISH_ROWS_MAX, Teller, Wire, result_size
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from . import protocol
     from .payloads import Exts
+    from .surroundings import Surroundings
     from .tasks import Task
     from .wear import Wear
 
@@ -153,6 +155,8 @@ class Crew(Wire):
         self.ended: deque[Place] = deque()  # other threads put them here, and then write to the pipe
         self.learned = 0  # how many runs one batch may hold, if that is more than there are free places
         self._coroutines: frozenset[str] = frozenset()
+        self._log = log
+        self._surroundings: Surroundings | None = None
         self._entered_ns = 0
         self._replied = threading.Condition()
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -172,9 +176,17 @@ class Crew(Wire):
 
     def hook(self, function: Callable[[], Any]) -> str:
         """Call a hook; what came of it as `failure_of` tells."""
-        failure = failure_of(function, (self.loop or asyncio.new_event_loop()).run_until_complete)
+        failure = failure_of(function, self._awaited_hook)
         leave_if_child(told=failure)
         return failure
+
+    def _awaited_hook(self, coroutine: Any) -> None:
+        assert self.loop is not None, "use() refuses coroutine functions in mode thread"
+        finish(self.loop, self.loop.create_task(coroutine))
+
+    def keep(self, surroundings: Surroundings) -> None:
+        """What runs are to find where no other one is."""
+        self._surroundings = surroundings
 
     def forked(self) -> list[Any]:
         """This is a child of a fork now. The event loops that it may be in."""
@@ -204,17 +216,23 @@ class Crew(Wire):
         if self.loop is None:
             self._serve()
             return 0
-        loop, failed = self.loop, []
+        loop, failed, over = self.loop, [], []
 
         def serve() -> None:
             try:
                 self._serve()
             except BaseException as e:  # noqa: BLE001 - raised again in the main thread
                 failed.append(e)
+            over.append(True)
             loop.call_soon_threadsafe(loop.stop)
 
         threading.Thread(target=serve, name="wheelsched-crew", daemon=True).start()
-        loop.run_forever()
+        while not over:
+            try:
+                loop.run_forever()
+            except (SystemExit, KeyboardInterrupt) as e:
+                if not stays(loop, e):
+                    raise
         if failed:
             raise failed[0]
         return 0
@@ -290,7 +308,6 @@ class Crew(Wire):
     def _thread(self, place: Place, calls: SimpleQueue[Entered]) -> None:
         while True:
             place.runner.call(calls.get())
-            enter_run(None)
             self._over(place)
 
     def _begin(self, place: Place, entered: Entered) -> None:
@@ -306,6 +323,8 @@ class Crew(Wire):
             place.runner.fail(entered, e)
         place.user = None
         place.runner.conclude(entered)
+        if self._surroundings is not None and not any(other.user for other in self.places):
+            self._surroundings.put_signals_right()
         self._over(place)
 
     def _over(self, place: Place) -> None:
@@ -366,6 +385,8 @@ class Crew(Wire):
             work.open -= len(place.rows)
             if not work.open:
                 self._learn(work)
+        if ended and self._surroundings is not None and len(self.free) == len(self.places):
+            self._log.write(self._surroundings.put_process_right())
         for start in range(0, len(ended), FINISH_ROWS_MAX):
             self._report(ended[start : start + FINISH_ROWS_MAX])
 

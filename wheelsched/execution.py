@@ -20,6 +20,7 @@ from .hooks import surround
 from .model import Outcome
 from .payloads import NO_EXTS
 from .returned import of_batch, returned
+from .surroundings import SLOW_NS, forget_loop
 from .tasks import Batch, RunContext, Task, enter_run
 from .usage import MEASURED_NS
 from .verdicts import error_result, trace_of, verdict
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from .kept import Kept
+    from .loops import RunLoop
     from .outputs import Captures
+    from .surroundings import Surroundings
     from .usage import Meter
     from .wire import Wire
 
@@ -118,16 +121,17 @@ class Runner:
         self.meter: Meter | None = None  # where one run at a time makes a process's use that run's
         self.progress_ns = 0  # when some was sent
         self.asked = 0  # the token whose user code has learnt that it was told to end
+        self.surroundings: Surroundings | None = None  # where one run at a time has the process for itself
         self._skips_seen = 0
         self._skipped: set[int] = set()
-        self._loop: Any = None
+        self._loop: RunLoop | None = None
 
     def execute(self, work: Work, quick_ns: int) -> None:
         """The hot path: every row in token order. A call of at most `quick_ns` has printed nothing and was not told to end."""
         words, outputs, now = self.words, self.outputs, time.monotonic_ns
         tokens, ends, payload, spec_of = work.tokens, work.payload_end, work.payload, work.spec_of
         begun, ended, results = work.begun_ns, work.ended_ns, work.results
-        unpack, enter, hook = msgpack.unpackb, enter_run, self.exts.decode
+        unpack, enter, hook, copied = msgpack.unpackb, enter_run, self.exts.decode, copy_context
         made = [self.tasks[spec["task"]] for spec in work.specs]
         functions = [None if self.around or one.batch else one.function for one in made]
         mono, started, skips = process.W_MONO_NS, process.W_STARTED, process.W_SKIPS
@@ -153,14 +157,16 @@ class Runner:
                 start = ends[row - 1] if row else 0
                 if ends[row] - start == 3:  # [[], {}]
                     entered = now()
-                    value = function()
+                    inside = copied()  # what user code sets there is gone with the run
+                    value = inside.run(function)
                 else:
                     # args, kwargs, perhaps headers
                     call = unpack(payload[start : ends[row]], raw=False, strict_map_key=True, timestamp=3, ext_hook=hook)
                     entered = now()
-                    value = function(*call[0], **call[1])
+                    inside = copied()
+                    value = inside.run(function, *call[0], **call[1])
                 if value is not None and type(value) is CoroutineType:
-                    value = self._awaited(work, row, value)
+                    value = inside.run(self._awaited, work, row, value)
                 over = t = now()
                 took = t - entered
                 if value is not None:
@@ -176,6 +182,8 @@ class Runner:
                 t = now()
             ended[row] = over  # last: should a run behind it end this process, this one has ended
             work.done = row + 1
+        if self.surroundings is not None and self.surroundings.due:
+            self._put_right(self.surroundings)
         if work.done and outputs.waiting:
             self._settle(work, work.done - 1, work.done, 0)
             work.keep(work.done - 1)
@@ -206,8 +214,11 @@ class Runner:
 
     def call(self, entered: Entered) -> None:
         """Marked rows, from user code's first instruction to the end of what it leads to."""
-        if not entered.rows:
-            return
+        if entered.rows:
+            copy_context().run(self._call, entered)
+            self.conclude(entered)
+
+    def _call(self, entered: Entered) -> None:
         work, row = entered.work, entered.rows[-1]
         enter_run((work, entered.rows[0]))
         try:
@@ -217,7 +228,6 @@ class Runner:
                 self.keep(entered, self._awaited(work, row, value) if type(value) is CoroutineType else value)
         except BaseException as e:  # noqa: BLE001 - whatever user code raises ends these runs, and these runs only
             self.fail(entered, e)
-        self.conclude(entered)
 
     async def coroutine(self, entered: Entered) -> None:
         """As `call`, of a coroutine function that somebody else's loop runs; what it raises, is raised."""
@@ -314,17 +324,25 @@ class Runner:
         return self.await_(watched())
 
     def await_(self, value: Any) -> Any:
-        """The result of a coroutine, in the context of who calls; one event loop serves all, runs and hooks."""
-        import asyncio  # noqa: PLC0415 - as above
-
+        """The result of a coroutine, in a copy of the context of who calls; one event loop serves all, runs and hooks."""
         if self._loop is None:
-            self._loop = asyncio.Runner()
-        return self._loop.run(value, context=copy_context())
+            from .loops import RunLoop  # noqa: PLC0415 - as above
+
+            self._loop = RunLoop(self._tell)
+        return self._loop.run(value)
+
+    def _tell(self, text: str) -> None:
+        """Say something to the run in hand, or to the one that has just ended: it is in its stderr."""
+        self.outputs.captures[1].write(text.encode("utf-8", "backslashreplace"))
+
+    def _put_right(self, surroundings: Surroundings, took_ns: int = SLOW_NS) -> None:
+        if told := surroundings.put_right(took_ns):
+            self._tell(told)
 
     @property
     def loop(self) -> Any:
         """The event loop of `await_`, if there is one yet."""
-        return None if self._loop is None else self._loop.get_loop()
+        return None if self._loop is None else self._loop.loop
 
     def _returned(self, work: Work, row: int, value: Any) -> None:
         """Keep what a run returned, or a mark in its place."""
@@ -373,6 +391,9 @@ class Runner:
         """After a run that was not over at once: its output, and whether it was told to end."""
         if self.meter is not None and took_ns >= MEASURED_NS:
             self._measure(self.meter, work, start, end)
+        if self.surroundings is not None:
+            self._put_right(self.surroundings, took_ns)
+        forget_loop()
         self.outputs.install()
         if self.outputs.waiting:
             output = self.outputs.take()

@@ -14,13 +14,14 @@ import signal
 import socket
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from . import process, protocol
+from .builtin import Allowed
 from .errors import UnavailableError
 from .executors import Starts
 from .messages import say
@@ -31,7 +32,6 @@ from .worker_folder import GENERATION, WorkerFolder, end_leftovers
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .builtin import Allowed
     from .executors import Executor, Exited
 
 RECONNECT_US: Final = 200_000
@@ -160,6 +160,7 @@ class Supervisor:
         self.path = path
         self.queues = list(queues)
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
+        allowed = replace(allowed or Allowed(), socket=str(Path(path).absolute()))  # tasks and commands are clients of this server
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         for line in end_leftovers(boot):
             self._say(line)

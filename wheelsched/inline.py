@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from contextvars import copy_context
 from dataclasses import dataclass
 from struct import pack
 from types import CoroutineType
@@ -157,7 +158,7 @@ class Inline:
         number = Outcome.INTERRUPTED
         result: dict[str, Any] = {}
         try:
-            number, result = self._execute(batch, held)
+            number, result = copy_context().run(self._execute, batch, held)
         finally:  # also when a KeyboardInterrupt or a test's failure goes through
             if not held.lost:
                 self._held = None
@@ -190,8 +191,6 @@ class Inline:
         else:
             failed = task.batch and issubclass(type(value), BaseException)
             return ended_by(value) if failed else (Outcome.SUCCEEDED, returned(value, batch.exts))
-        finally:
-            enter_run(None)
 
 
 def _awaited(value: Any) -> Any:

@@ -46,11 +46,22 @@ class Task:
     def __init__(self, name: str, function: Callable[..., Any], options: dict[str, Any], *, batch: bool = False) -> None:
         """InvalidArgumentError for values that can't be."""
         self.name = parse_task_name(name)
-        self.function = function
+        self.function = _checked(name, function)
         self.options = {**options, "redact": _fields(name, function, options["redact"])} if options.get("redact") else options
         self.batch = batch
         self.signature: Any = None
         self.wire()
+
+    def around(self, function: Callable[..., Any]) -> Task:
+        """The task of this one's name that calls `function` instead: what another decorator has made of the marked function.
+
+        InvalidArgumentError for one that can't be a task.
+        """
+        if function is self.function:
+            return self
+        made = Task(self.name, function, {}, batch=self.batch)
+        made.options = self.options
+        return made
 
     def call(self, *args: Any, **kwargs: Any) -> Call:
         """A Call that carries the decorator's values. PayloadError when the function can't take these arguments."""
@@ -112,6 +123,19 @@ def task(
     return mark
 
 
+def _checked(task_name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that does its work when it is called. InvalidArgumentError for a generator function, which does none of it."""
+    import inspect  # noqa: PLC0415 - only for who makes tasks
+
+    for made in (function, getattr(function, "__call__", None)):  # noqa: B004 - of an object that can be called, its method
+        if inspect.isgeneratorfunction(made) or inspect.isasyncgenfunction(made):
+            raise InvalidArgumentError(
+                f"task {task_name}: {getattr(function, '__qualname__', function)} is a generator function, and calling it runs none of its"
+                " code: return a list instead of yielding"
+            )
+    return function
+
+
 def _fields(task_name: str, function: Callable[..., Any], given: Any) -> list[str]:
     """Names to redact, and the positions of the parameters that have these names: "0" is the first."""
     names = [given] if isinstance(given, str) else list(given)
@@ -128,9 +152,10 @@ def _fields(task_name: str, function: Callable[..., Any], given: Any) -> list[st
 
 
 def load_tasks(modules: Iterable[str]) -> dict[str, Task]:
-    """Import modules and collect the functions that are marked. What an import raises, it raises.
+    """Import modules and collect the functions that are marked, as the module has them: with the decorators above `@task`, which take
+    its mark over. What an import raises, it raises.
 
-    InvalidArgumentError when two functions have one name.
+    InvalidArgumentError when two functions have one name, a function and a wrapper of it included.
     """
     found: dict[str, Task] = {}
     for module in modules:
@@ -138,11 +163,22 @@ def load_tasks(modules: Iterable[str]) -> dict[str, Task]:
             made = getattr(value, ATTRIBUTE, None)
             if not isinstance(made, Task):
                 continue
-            other = found.setdefault(made.name, made)
-            if other is not made:
-                both = " and ".join(f"{t.function.__module__}.{t.function.__qualname__}" for t in (other, made))
-                raise InvalidArgumentError(f"task {made.name}: two functions have this name, {both}")
+            if not callable(value):
+                continue
+            mine = made.around(value)
+            other = found.setdefault(made.name, mine)
+            if other.function is not mine.function:
+                raise InvalidArgumentError(_two(other.function, mine.function, made.name))
     return found
+
+
+def _two(one: Any, other: Any, name: str) -> str:
+    """What to say of two functions that are to be one task."""
+    both = " and ".join(f"{f.__module__}.{getattr(f, '__qualname__', type(f).__qualname__)}" for f in (one, other))
+    if getattr(one, ATTRIBUTE) is not getattr(other, ATTRIBUTE):
+        return f"task {name}: two functions have this name, {both}"
+    return (f"task {name}: {both} are a marked function and a wrapper of it, which has its mark (functools.wraps copies it), and only one"
+            f" of them can be the task: write @task above the other decorator, or delete {ATTRIBUTE} of the one that is not meant")
 
 
 def load_exts(modules: Iterable[str], more: Iterable[Ext] = ()) -> Exts:

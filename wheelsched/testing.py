@@ -353,5 +353,5 @@ def _collected(modules: list[str], tasks: Mapping[str, Callable[..., Any]] | Ite
             made = getattr(function, ATTRIBUTE, None)
             if not isinstance(made, Task):
                 raise InvalidArgumentError(f"tasks: {function!r} is not marked with @task; give {{name: function}}")
-            found[made.name] = made
+            found[made.name] = made.around(function)
     return found

@@ -33,6 +33,7 @@ from .forks import guard, leave_if_child
 from .hooks import Hooks, failure_of, load_hooks
 from .kept import ROWS_MAX
 from .outputs import Outputs
+from .surroundings import Surroundings
 from .tasks import enter_run, load_exts, load_tasks
 from .usage import Meter
 from .verdicts import error_result, trace_of
@@ -87,6 +88,10 @@ class Executor(Wire):
         """The tasks that this executor serves, and the types that they know. What their import has printed is nobody's."""
         self.runner.tasks, self.runner.around, self.runner.exts = tasks, hooks.around, exts
         self._tell()
+
+    def keep(self, surroundings: Surroundings) -> None:
+        """What each run is to find, from now on."""
+        self.runner.surroundings = surroundings
 
     def hook(self, function: Callable[[], Any]) -> str:
         """Call a hook; what came of it as `failure_of` tells. What it prints is nobody's."""
@@ -329,6 +334,10 @@ def main(argv: list[str]) -> int:
     os.set_inheritable(sock.fileno(), False)
     log = os.fdopen(os.dup(2), "w", encoding="utf-8", errors="backslashreplace", buffering=1)
     faulthandler.enable(log)
+    permits = Allowed.from_text(allowed)
+    if permits.socket:
+        os.environ["WHEELSCHED_SOCKET"] = permits.socket  # a Client() in a task is a client of the server that runs it
+    surroundings = Surroundings()
     executor = _executor(mode, sock, file, log, Wear.from_text(wear))
     guard(executor)
     module = ""
@@ -339,7 +348,7 @@ def main(argv: list[str]) -> int:
         for module in modules:
             if not load_tasks([module]) and not any(load_hooks([module])):
                 log.write(f"wheelsched: executor: the module {module} has no function marked @task\n")
-        executor.use(load_tasks(modules) | builtin_tasks(executor.runner, Allowed.from_text(allowed)), hooks, load_exts(modules))
+        executor.use(load_tasks(modules) | builtin_tasks(executor.runner, permits, surroundings), hooks, load_exts(modules))
     except BaseException as e:  # noqa: BLE001 - the import of a user's module may raise anything
         leave_if_child(e)
         told = error_result(e, trace_of(e))
@@ -357,6 +366,8 @@ def main(argv: list[str]) -> int:
             if process.text_sum(file.text) != said_before:
                 log.write(f"{failure}\n")
             return _leaving(sock, EXIT_HOOK)
+    surroundings.settle()
+    executor.keep(surroundings)
     try:
         code = _serve(executor, log)
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -51,7 +50,7 @@ def worker(
 
     allowed = Allowed(
         allow["allow_commands"], allow["allow_http"], allow["allow_env"], allow["http_allow_net"], allow["http_secret_file"],
-        allow["http_ca_file"], str(Path(sh.client.path).absolute()),
+        allow["http_ca_file"],
     )
     try:
         allowed.check()
