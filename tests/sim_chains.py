@@ -86,7 +86,7 @@ class ChainRules:
 
     def ends(self, kind, f):
         """A record by which runs may have ended."""
-        if kind not in ("FINISH", "RUNS", "EXPIRE"):
+        if kind not in ("FINISH", "RUNS", "EXPIRE", "DELETED"):
             return
         for r, run_id in zip(self.state.runs.gather(f["run"]), self.ids(f["run"]), strict=True):
             if int(r["state"]) not in ENDS:

@@ -74,6 +74,7 @@ class Judge(Rules, ChainRules):
         self.idle_at: dict[bytes, int] = {}  # when a job's last open run ended
         self.untold: set[str] = set()  # alarms that this batch owes
         self.failing: set[bytes] = set()  # jobs of runs that died in this batch
+        self.orphans: set[bytes] = set()  # runs that were open when their job was deleted
         self.batches: dict[bytes, tuple] = {}  # run id -> (number of the backfill, its code)
         self.counts: Counter = Counter()
 

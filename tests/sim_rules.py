@@ -154,6 +154,8 @@ class Rules:
         gone = {t for t in self.untold if self.jobs.get(t.encode()) is None or self.jobs[t.encode()].state == JobState.DELETED}
         assert not self.untold - gone, f"alarms were not raised: {sorted(self.untold)}"
         self.untold.clear()
+        left = self.orphans_wait() if self.orphans else []
+        assert not left, f"runs {left} wait, and their job was deleted"
         self.chains_at_batch_end()
         for job in [self.jobs[name] for name in self.failing if name in self.jobs]:
             wanted = job.wire.get("pause_after")
@@ -162,7 +164,30 @@ class Rules:
 
     # Attempts and their ends
 
+    # Deletes
+
+    def _before_jobs(self, f):
+        """Runs that are open when their job is deleted: no further attempt of theirs may begin, whatever becomes of the job's name."""
+        for row in f["job"][f["state"] == JobState.DELETED].tolist():
+            self.orphans.update(map(self.id_of, self.open_rows(row)))
+
+    def _deleted(self, f, _):
+        for r in self.state.runs.gather(f["run"]):
+            assert (r["state"], r["reason"]) == (RunState.CANCELLED, Reason.DELETED)
+            assert self.id_of(r) in self.orphans, f"{self.names[int(r['job'])]}: {int(r['nominal_us'])} ends with its job, which was not deleted"
+        for row in np.unique(self.state.runs.gather(f["run"])["job"]).tolist():
+            self.ended(row, f["at"])
+
+    def orphans_wait(self):
+        """Orphans that wait for an attempt, which will not come."""
+        rows = np.array(self.state.runs.slots(), np.uint32)
+        fields = self.state.runs.gather(rows)
+        return [self.id_of(r).hex() for r in fields[(fields["state"] <= RunState.RETRY_WAIT) & (fields["state"] != RunState.LEASED)]
+                if self.id_of(r) in self.orphans]
+
     def _before_grant(self, f):
+        for r in self.state.runs.gather(f["run"]):
+            assert self.id_of(r) not in self.orphans, f"{self.names[int(r['job'])]}: {int(r['nominal_us'])} starts after its job was deleted"
         assert f["token"] > self.last_token, f"token {f['token']} after {self.last_token}"
         self.last_token = f["token"] + len(f["run"]) - 1
         for r in self.state.runs.gather(f["run"]):

@@ -21,8 +21,8 @@ from wheelsched.errors import CorruptJournalError
 from wheelsched.model import TRANSITIONS, Event, RunState
 from wheelsched.trail import Trail
 
-GOLDEN = Path(__file__).parent / "golden" / "records_v3.bin"
-OLDER = {"records_v1.bin": 18, "records_v2.bin": 31}  # how many kinds the versions before had
+GOLDEN = Path(__file__).parent / "golden" / "records_v4.bin"
+OLDER = {"records_v1.bin": 18, "records_v2.bin": 31, "records_v3.bin": 38}  # how many kinds the versions before had
 RANGES = {"u1": (0, 2**8 - 1), "<u2": (0, 2**16 - 1), "<u4": (0, 2**32 - 1), "<i8": (-(2**63), 2**63 - 1), "<u8": (0, 2**64 - 1)}
 DTYPES = st.sampled_from(sorted(RANGES))
 
@@ -240,6 +240,7 @@ def samples():
         ("GROUP", {"at": at, "number": 7, "run": b"r" * 16, "members": 3, "succeeded": True}),
         ("GROUP_END", {"at": at, "number": 7, "run": rows[:1], "payload": b"\x92\x90\x80"}),
         ("KEYED", {"at": at, "key": records.Blobs([b"enqueue\0a"]), "id": b"i" * 16}),
+        ("DELETED", {"at": at, "run": rows, "held": u4(7)}),
     ]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sim import simulate
 
-from wheelsched import admin_commands, alarms, chains, commands, due, engine, groups, keeper, misfire, overlap, put, specs, state
+from wheelsched import admin_commands, alarms, chains, commands, due, endings, engine, groups, keeper, misfire, overlap, put, specs, state
 from wheelsched.errors import WheelschedError
 from wheelsched.model import MS, US, RunState
 
@@ -195,6 +195,22 @@ def members_counted_wrong(patch):
     patch.setattr(state.State, "_leave_groups", leave)
 
 
+def what_is_queued_outlives_its_job(patch):
+    """A delete cancels what is scheduled or waits for a retry alone."""
+    real = commands.open_runs
+
+    def some(eng, jobs):
+        waiting, held = real(eng, jobs)
+        return waiting[eng.state.runs.gather(waiting)["state"] != RunState.QUEUED], held
+
+    patch.setattr(commands, "open_runs", some)
+
+
+def orphans_are_queued_again(patch):
+    """A run that a worker hands back after its job was deleted waits for another one."""
+    patch.setattr(endings, "end_with_job", lambda *_: None)
+
+
 SABOTAGE = [  # with what the world says to it, and a seed that has met it: searched from there on
     (calendar_rows_left_out, "(calendar) disappeared", 10),
     (zone_changes_left_out, "(dst_", 82),
@@ -219,6 +235,8 @@ SABOTAGE = [  # with what the world says to it, and a seed that has met it: sear
     (groups_end_early, "ends before its members", 7),
     (groups_go_on_regardless, "and its run is", 15),
     (members_counted_wrong, "tells of", 15),
+    (what_is_queued_outlives_its_job, "job was deleted", 1),
+    (orphans_are_queued_again, "job was deleted", 1),
 ]
 
 

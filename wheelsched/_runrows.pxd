@@ -13,6 +13,7 @@ cdef enum:
     RETRY_WAIT = 4
     SUCCEEDED = 5
     DEAD = 6
+    CANCELLED = 7
     SKIPPED = 8
     DUE = 1
     GRANT = 2
@@ -28,6 +29,7 @@ cdef enum:
     # model.Reason, model.Trigger
     OVERLAP = 1
     MISFIRE = 2
+    DELETED = 10
     EXPIRED = 12
     BY_SCHEDULE = 1
     BY_BACKFILL = 2
@@ -43,6 +45,7 @@ cdef enum:
     CANCEL_ASKED = 1
     DISCARDED = 2
     LATE = 4
+    ORPHANED = 8
     TOLD = 64
 
 
@@ -77,7 +80,7 @@ cdef packed struct Run:
     uint8_t trigger      # model.Trigger
     uint8_t reason       # model.Reason
     uint8_t disposition  # model.Disposition
-    uint8_t flags        # CANCEL_ASKED, DISCARDED, LATE, TOLD (of a dead letter: its hooks were called)
+    uint8_t flags        # model.RunFlag
     uint16_t snoozes     # attempts that asked for another time and were not counted; stops at the largest number
 
 cdef struct List:

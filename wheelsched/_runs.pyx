@@ -7,9 +7,9 @@ from libc.string cimport memcpy
 from wheelsched._jobs cimport Job
 from wheelsched._rows cimport NONE, Blob, blob_bytes, blob_data, blob_drop, blob_from, blob_instead, blob_share
 from wheelsched._runrows cimport (
-    BY_BACKFILL, BY_ENQUEUE, BY_SCHEDULE, CANCEL, CANCEL_ASKED, DEAD, DEAD_LIST, DISCARD, DISCARDED, DUE, EXPIRED, FINISHED_LIST, FIRED,
-    GIVE_BACK, GRANT, LATE, LEASED, MOVED, OVERLAP, QUEUED, REDRIVE, REDRIVE_AT, RETRY_WAIT, SCHEDULED, SKIPPED, SNOOZED, SPARE, SUCCEEDED,
-    SUPERSEDE, TOLD, List, Run, RunRows, blob_of, is_waiting,
+    BY_BACKFILL, BY_ENQUEUE, BY_SCHEDULE, CANCEL, CANCEL_ASKED, CANCELLED, DEAD, DEAD_LIST, DELETED, DISCARD, DISCARDED, DUE, EXPIRED,
+    FINISHED_LIST, FIRED, GIVE_BACK, GRANT, LATE, LEASED, MOVED, ORPHANED, OVERLAP, QUEUED, REDRIVE, REDRIVE_AT, RETRY_WAIT, SCHEDULED,
+    SKIPPED, SNOOZED, SPARE, SUCCEEDED, SUPERSEDE, TOLD, List, Run, RunRows, blob_of, is_waiting,
 )
 
 import numpy as np
@@ -242,6 +242,8 @@ cdef class RunTable(RunRows):
                 self.jobs.job(r.job).failures = 0
             elif r.state == DEAD and self.jobs.job(r.job).failures < 255:
                 self.jobs.job(r.job).failures += 1
+            elif r.state == CANCELLED and r.flags & ORPHANED and not r.flags & CANCEL_ASKED:
+                r.reason = DELETED
         for i, data in results.items():
             r = self.run(slots[i])
             r.result = blob_instead(r.result, data)
@@ -322,7 +324,7 @@ cdef class RunTable(RunRows):
             self.run(slots[i]).due_us = due[i]
 
     def expire(self, const uint32_t[::1] slots, int64_t at, uint8_t reason=EXPIRED):
-        """Runs that were not started by their deadline, or whose group did not succeed, are cancelled."""
+        """Runs that were not started by their deadline, whose group did not succeed, or whose job was deleted are cancelled."""
         cdef Py_ssize_t i
         self.verify(slots, CANCEL)
         for i in range(slots.shape[0]):
@@ -332,8 +334,8 @@ cdef class RunTable(RunRows):
             self.settle(slots[i])
 
     def mark(self, const uint32_t[::1] slots, uint8_t flag):
-        """Runs that were not started in time (LATE), or whose hooks were called (TOLD)."""
-        assert flag == LATE or flag == TOLD
+        """Runs that were not started in time (LATE), whose hooks were called (TOLD), whose job was deleted (ORPHANED)."""
+        assert flag == LATE or flag == TOLD or flag == ORPHANED
         cdef Py_ssize_t i
         for i in range(slots.shape[0]):
             assert self.live(slots[i])

@@ -35,6 +35,7 @@ from .model import (
     display_name,
     parse_job_name,
 )
+from .overlap import open_runs
 from .put import (
     CREATED,
     OUTSIDE,
@@ -167,10 +168,11 @@ def _column(args: dict[str, Any], name: str, dtype: str, n: int) -> NDArray[Any]
     return np.frombuffer(data, dtype)
 
 
-def apply(engine: Engine, cmd: Incoming, delete: Callable[[Engine, Incoming, NDArray[np.uint32]], None]) -> bytes:
+def apply(engine: Engine, cmd: Incoming, delete: Callable[[Engine, Incoming, NDArray[np.uint32]], int]) -> bytes:
     """Put all that is staged, and delete what `prune` matches and is not staged: all of it in one commit, or nothing.
 
-    `delete` ends the jobs of some rows. InvalidArgumentError lists up to 1,000 faults as [row, message] in detail["jobs"].
+    `delete` ends the jobs of some rows, and says how many of their runs it cancelled. InvalidArgumentError lists up to 1,000 faults as
+    [row, message] in detail["jobs"].
     """
     args = cmd.request.args
     batch = engine.staged.get(cmd.conn, {}).pop(whole(args, "batch", 0, 2**63 - 1, 0) or 0, None) or Staged()
@@ -186,7 +188,7 @@ def apply(engine: Engine, cmd: Incoming, delete: Callable[[Engine, Incoming, NDA
         )
     calendars = _calendars(engine, args.get("calendars"))
     plans, names = _checked(engine, batch, calendars, decide=not dry)
-    pruned = [] if prune is None else _prunable(engine, prune, names)
+    pruned = np.array([] if prune is None else _prunable(engine, prune, names), np.uint32)
     answer = _answer(engine, plans, pruned)
     changed = {name: wire for name, wire in calendars.items() if engine.state.calendars.get(name) != wire}
     answer["calendars"] = {name: "updated" if name in engine.state.calendars else "created" for name in changed}
@@ -197,7 +199,7 @@ def apply(engine: Engine, cmd: Incoming, delete: Callable[[Engine, Incoming, NDA
             put_calendar(engine, cmd.uid, name, wire)
         for plan in plans:
             _carry_out(engine, cmd, plan)
-        delete(engine, cmd, np.array(pruned, np.uint32))
+        answer["cancelled"] = delete(engine, cmd, pruned)
     except WheelschedError as e:  # half of it is recorded: only a crash keeps it out of the journal
         raise AssertionError(f"apply met a fault that its check did not find: {e}") from e
     return done(engine, cmd, answer)
@@ -391,7 +393,7 @@ def _prunable(engine: Engine, pattern: str, keep: set[bytes]) -> list[int]:
     return found
 
 
-def _answer(engine: Engine, plans: list[Plan], pruned: list[int]) -> dict[str, Any]:
+def _answer(engine: Engine, plans: list[Plan], pruned: NDArray[np.uint32]) -> dict[str, Any]:
     """The answer, before anything is changed: it tells what each job was."""
     changes: list[dict[str, Any]] = []
     created, updated = [], []
@@ -401,10 +403,12 @@ def _answer(engine: Engine, plans: list[Plan], pruned: list[int]) -> dict[str, A
             updated.append(display_name(plan.names[i].decode()))
             if len(changes) < CHANGES_MAX:
                 changes.append(_change(engine, plan, i))
-    names = engine.state.jobs.names(np.array(pruned, np.uint32)) if pruned else []
+    names = engine.state.jobs.names(pruned) if len(pruned) else []
+    waiting, held = open_runs(engine, pruned)
     return {
         "created": created, "updated": updated, "unchanged": sum(int((p.result == UNCHANGED).sum()) for p in plans),
         "deleted": [display_name(raw.decode()) for raw in names], "changes": changes,
+        "cancelled": len(waiting), "going_on": len(held),
     }
 
 

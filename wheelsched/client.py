@@ -214,7 +214,9 @@ class BaseClient(RunCalls, EventVerbs, DeadVerbs, LogVerbs):
         return self._do(self._verbs.resume(name, catchup), timeout)
 
     def delete(self, name: str, *, timeout: Any = None) -> JobInfo:
-        """End a job; a tombstone keeps what was decided. NotFoundError."""
+        """End a job; a tombstone keeps what was decided. Its runs that no worker has are cancelled, `cancelled` in the answer: none of them
+        starts any more. Those that a worker has go on, `active` in the answer, and are not retried. NotFoundError.
+        """
         return self._do(self._verbs.delete(name), timeout)
 
     def trigger(self, name: str, key: str | None = None, *, timeout: Any = None) -> Run:
@@ -279,7 +281,7 @@ class BaseClient(RunCalls, EventVerbs, DeadVerbs, LogVerbs):
         """Put all these jobs (`Job` objects; only the command line reads files) in one commit, at most 200,000; their policies may have
         `note` and `paused` too.
 
-        `prune`: delete the jobs that match this pattern and are not among them. `dry_run`: only tell what would be done.
+        `prune`: delete the jobs that match this pattern and are not among them, as `delete` does. `dry_run`: only tell what would be done.
         `calendars`: {name: what `calendar` takes} to put in the same commit, before the jobs.
         InvalidArgumentError lists every fault as [row, message] in `detail["jobs"]`; then nothing was changed.
         """

@@ -11,8 +11,8 @@ from .apply import apply, stage
 from .arguments import done, text, whole
 from .errors import FailedPreconditionError, InvalidArgumentError
 from .misfire import SKIP_PAUSED, Catching, owed_after, plan_unattended, skip_unattended, unsettled
-from .model import NEVER, NOTE_MAX, JobState, RunState, parse_job_name
-from .overlap import cancel_rows
+from .model import NEVER, NOTE_MAX, JobState, parse_job_name
+from .overlap import end_with_job, open_runs
 from .put import job_row, put, put_many
 from .schedules import KIND_AFTER, KIND_AT, KIND_MANUAL
 from .why import why
@@ -108,16 +108,16 @@ def resume(engine: Engine, cmd: Incoming) -> bytes:
 
 
 def delete(engine: Engine, cmd: Incoming) -> bytes:
-    """Delete a job: a tombstone keeps its cursor. Open attempts may end; what waits is cancelled, nothing is retried."""
+    """Delete a job: a tombstone keeps its cursor. What no worker has is cancelled. What one has goes on, and is not retried."""
     row = job_row(engine, cmd.request.args)
-    delete_jobs(engine, cmd, np.array([row], np.uint32))
-    return done(engine, cmd, reads.job(engine, row))
+    cancelled = delete_jobs(engine, cmd, np.array([row], np.uint32))
+    return done(engine, cmd, {**reads.job(engine, row), "cancelled": cancelled})
 
 
-def delete_jobs(engine: Engine, cmd: Incoming, rows: NDArray[np.uint32]) -> None:
-    """Delete jobs, their occurrences up to now decided first."""
+def delete_jobs(engine: Engine, cmd: Incoming, rows: NDArray[np.uint32]) -> int:
+    """Delete jobs, their occurrences up to now decided first. How many of their runs were cancelled."""
     if not len(rows):
-        return
+        return 0
     engine.decide_jobs(rows)
     for row in rows[unsettled(engine, engine.state.jobs.gather(rows))].tolist():
         skip_unattended(engine, row, once=True)
@@ -127,13 +127,11 @@ def delete_jobs(engine: Engine, cmd: Incoming, rows: NDArray[np.uint32]) -> None
         "cursor": fields["cursor_us"].copy(), "note": [],
     })
     engine.arm_jobs(rows, never)
-    members = [run for row in rows[fields["waiting"] + fields["rows"] > 0].tolist() for run in engine.state.runs.of_job(row)]
-    if members:
-        runs = np.array(members, np.uint32)
-        states = engine.state.runs.gather(runs)["state"]
-        waiting = runs[(states == RunState.SCHEDULED) | (states == RunState.RETRY_WAIT)]
-        if len(waiting):
-            cancel_rows(engine, waiting)
+    waiting, held = open_runs(engine, rows)
+    if len(waiting) + len(held):
+        end_with_job(engine, waiting, held)
+    return len(waiting)
+
 
 
 VERBS: Final[dict[str, Callable[[Engine, Incoming], bytes]]] = {

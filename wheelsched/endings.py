@@ -12,6 +12,7 @@ from .arguments import column
 from .errors import InvalidArgumentError
 from .misfire import skip_unattended
 from .model import INSTANT_MAX_US, NEVER, OUTPUT_MAX, SERVER_UID, Disposition, Event, JobState, Outcome, RunFlag, Trigger
+from .overlap import end_with_job
 from .returned import fitted
 from .sessions import session_of
 from .stale import answer_repeats, record_stale
@@ -121,7 +122,7 @@ def _measure(engine: Engine, spec: NDArray[np.uint32], took: NDArray[np.int64]) 
 
 def end_attempts(engine: Engine, rows: NDArray[np.uint32], outcome: NDArray[np.uint8], started: NDArray[np.int64],
                  ended: NDArray[np.int64], results: dict[int, bytes], said: dict[int, dict[str, Any]]) -> None:
-    """Decide what each ended attempt leads to, and record it. A deleted job's failure is not retried: the run is cancelled.
+    """Decide what each ended attempt leads to, and record it. What a worker had when its job was deleted is not retried, but cancelled.
 
     `results` are the maps as they are kept, `said` those of attempts that did not succeed, as the worker sent them.
     """
@@ -131,7 +132,7 @@ def end_attempts(engine: Engine, rows: NDArray[np.uint32], outcome: NDArray[np.u
     results = engine.running.with_outputs(fields["token"], results)
     engine.running.forget(fields["token"])
     asked = (fields["flags"] & RunFlag.CANCEL_ASKED) > 0
-    deleted = engine.state.jobs.gather(np.ascontiguousarray(fields["job"]))["state"] == JobState.DELETED
+    orphaned = (fields["flags"] & RunFlag.ORPHANED) > 0
     if (back & ~asked).any():
         give_back(engine, rows[back & ~asked])
     take = ~(back & ~asked)
@@ -140,7 +141,7 @@ def end_attempts(engine: Engine, rows: NDArray[np.uint32], outcome: NDArray[np.u
     event = np.full(len(rows), Event.SUCCEED, np.uint8)
     due = np.zeros(len(rows), np.int64)
     for i in np.flatnonzero(take & (outcome != Outcome.SUCCEEDED)).tolist():
-        if asked[i] or deleted[i]:
+        if asked[i] or orphaned[i]:
             event[i] = Event.CANCEL
         elif said.get(i, _NOTHING).get("together") and retries.spared(engine, int(rows[i]), int(outcome[i])):
             event[i], due[i] = Event.SPARE, engine.now.wall_us
@@ -212,8 +213,12 @@ def _count(engine: Engine, event: NDArray[np.uint8], outcome: NDArray[np.uint8],
 
 
 def give_back(engine: Engine, rows: NDArray[np.uint32]) -> None:
-    """Leases end without an attempt being spent: user code was not entered."""
-    engine.running.forget(engine.state.runs.gather(rows)["token"])
+    """Leases end without an attempt being spent: user code was not entered. Nor will it be, if the job was deleted meanwhile."""
+    fields = engine.state.runs.gather(rows)
+    engine.running.forget(fields["token"])
     engine.record("GIVE_BACK", {"at": engine.now.wall_us, "run": rows})
     engine.counters["given_back"] += len(rows)
-    engine.watch(rows)
+    orphaned = (fields["flags"] & RunFlag.ORPHANED) > 0
+    if orphaned.any():
+        end_with_job(engine, rows[orphaned], rows[:0])
+    engine.watch(rows[~orphaned])

@@ -33,7 +33,7 @@ from .model import (
     Trigger,
     parse_job_name,
 )
-from .put import spec_number
+from .put import alive, spec_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -170,9 +170,10 @@ def _record(engine: Engine, cmd: Incoming, fresh: list[Wanted], keys: list[list[
 
 
 def job_rows(engine: Engine, cmd: Incoming, wanted: Sequence[Wanted]) -> NDArray[np.uint32]:
-    """Rows of the jobs of these runs; those that are not there are made."""
-    found = {one.job: engine.state.find_job(one.job.encode()) for one in wanted}
-    missing = {one.job: one.spec for one in wanted if found[one.job] is None}
+    """Rows of the jobs of these runs; those that are not there, or were deleted, are made."""
+    specs = {one.job: one.spec for one in wanted}
+    found = {job: engine.state.find_job(job.encode()) for job in specs}
+    missing = {job: spec for job, spec in specs.items() if not alive(engine, job)}
     if missing:
         names, n = [name.encode() for name in missing], len(missing)
         blank = np.full(n, NEVER, np.int64)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack
 import numpy as np
 
-from .model import LAST_MAX, REASON_MAX, Event, Trigger
+from .model import LAST_MAX, REASON_MAX, Event, RunFlag, Trigger
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,7 +44,8 @@ class Lasts:
         changed = told | self.known(fields)
         if results:
             changed |= np.isin(job, job[told])
-        for i in np.flatnonzero(changed & (fields["trigger"] != Trigger.ENQUEUE)).tolist():
+        orphaned = fields["flags"] & RunFlag.ORPHANED > 0  # what it leaves is not for a job that is put anew under its name
+        for i in np.flatnonzero(changed & ~orphaned & (fields["trigger"] != Trigger.ENQUEUE)).tolist():
             row = int(job[i])
             result = msgpack.unpackb(results[i], raw=False) if i in results else {}
             if event[i] == Event.SUCCEED:

@@ -110,6 +110,7 @@ class RunFlag:
     CANCEL_ASKED: Final = 1  # of a lease: the worker is to end it
     DISCARDED: Final = 2  # a dead letter that was given up
     LATE: Final = 4
+    ORPHANED: Final = 8  # its job was deleted while a worker had it: this attempt is the last
     TOLD: Final = 64  # a dead letter whose hooks were called
 
 

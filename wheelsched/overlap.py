@@ -76,9 +76,29 @@ def make_room(engine: Engine, row: int, spec: int) -> int:
 
 def cancel_rows(engine: Engine, rows: NDArray[np.uint32]) -> None:
     """Cancel runs that no worker holds."""
+    _cancel(engine, rows, "RUNS", {"event": int(Event.CANCEL)})
+
+
+def end_with_job(engine: Engine, rows: NDArray[np.uint32], held: NDArray[np.uint32]) -> None:
+    """The job of these runs was deleted. What no worker has is cancelled, with the reason `deleted`. What one has (`held`) goes on, and
+    that attempt is its last, also when a job is put anew under that name meanwhile.
+    """
+    _cancel(engine, rows, "DELETED", {"held": held})
+
+
+def open_runs(engine: Engine, jobs: NDArray[np.uint32]) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+    """The open runs of some jobs: those that no worker has, and those that one has."""
+    some = jobs[engine.state.jobs.gather(jobs)["rows"] > 0]
+    members = np.array([run for job in some.tolist() for run in engine.state.runs.of_job(job)], np.uint32)
+    states = engine.state.runs.gather(members)["state"]
+    leased = states == RunState.LEASED
+    return members[(states <= RunState.RETRY_WAIT) & ~leased], members[leased]
+
+
+def _cancel(engine: Engine, rows: NDArray[np.uint32], kind: str, fields: dict[str, Any]) -> None:
     engine.delayed.cancel(rows)
     engine.mono.cancel(rows)
-    engine.record("RUNS", {"at": engine.now.wall_us, "event": int(Event.CANCEL), "run": rows})
+    engine.record(kind, {"at": engine.now.wall_us, "run": rows, **fields})
     engine.counters["cancelled"] += len(rows)
     engine.turn_of(rows)
     engine.end_waits(rows)
@@ -175,6 +195,6 @@ def after_completion(engine: Engine, rows: NDArray[np.uint32]) -> None:
 
 
 __all__ = [
-    "after_completion", "backfill_wait", "cancel_rows", "make_room", "must_wait", "room_beside_backfill", "supersede",
-    "take_turns",
+    "after_completion", "backfill_wait", "cancel_rows", "end_with_job", "make_room", "must_wait", "open_runs",
+    "room_beside_backfill", "supersede", "take_turns",
 ]

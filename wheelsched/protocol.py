@@ -108,8 +108,9 @@ answered as the first was and does nothing.
     apply      rid, batch, jobs (how many are staged: failed_precondition with `staged` in its detail when there are not so many, as after
                a reconnect), prune (glob or nil), dry_run (bool), calendars {name: calendar} -> calendars {name: "created" or "updated"},
                created [names], updated [names], unchanged (how many), deleted
-               [names], changes [{name, old, new}: the keys of the spec that differ, param_us, payload, note, paused; 1,000 updated jobs
-               at most]. All that was staged, in one commit, or nothing: an error's detail has jobs [[row, message]...], 1,000 at most
+               [names], cancelled and going_on (how many runs of these), changes [{name, old, new}: the keys of the spec that differ,
+               param_us, payload, note, paused; 1,000 updated jobs at most]. All that was staged, in one commit, or nothing: an error's
+               detail has jobs [[row, message]...], 1,000 at most
     forecast   for_us, bucket_us (whole seconds), queue (glob or nil) -> a forecast: how many runs will start when
 
     events     since (a position, "oldest", or nil: from now), match (glob or nil), kinds (names or globs such as "run.*", or nil),
@@ -161,7 +162,8 @@ A calendar: {"mode": "exclude" or "include", "tz": zone, "dates": ["2026-12-25",
 runs at these instants; `include`: only at these.
 
 A job: name, state, spec, param_us, payload, version, note, next_us, cursor_us (last decided nominal time), active (open runs),
-created_us, updated_us, and from put: result ("created" "updated" "unchanged").
+created_us, updated_us, and from put: result ("created" "updated" "unchanged"), from delete: cancelled (runs that no worker had; `active`
+ones go on).
 A run: id, job, trigger, task, queue, scheduled_us, created_us, queued_us, started_us, ended_us, next_us, state, reason, attempt, token,
 worker, snoozed (attempts that were snoozed and not counted), result, missed, until_us and count (a skipped range), late (bool),
 disposition (text, as in a fate), blocking (run id or nil: the run that it had to give way to), attempts [{attempt, token, worker,

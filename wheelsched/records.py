@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-VERSION: Final = 3
-READABLE: Final = frozenset({1, 2, 3})  # 2 added kinds from RETIME on, 3 added kinds from CHECKPOINT on
+VERSION: Final = 4
+READABLE: Final = frozenset({1, 2, 3, 4})  # 2 added kinds from RETIME on, 3 from CHECKPOINT on, 4 from DELETED on
 _HEADER: Final = struct.Struct("<IIHHQI")
 HEADER_SIZE: Final = _HEADER.size
 _AFTER_CRC: Final = struct.Struct("<HHQI")
@@ -206,6 +206,7 @@ _SCHEMA: Final = {
     "GROUP": (37, "at number run members succeeded"),  # the members are in the ENQUEUE before; `run` waits for them
     "GROUP_END": (38, "at number run* payload"),  # it is queued; without a payload it is cancelled
     "KEYED": (39, "at key+ id"),  # idempotency keys for runs that are there
+    "DELETED": (40, "at run* held*"),  # their job was deleted: `run` are cancelled, `held` go on with the attempt that a worker has
 }
 KINDS: Final[dict[str, int]] = {name: number for name, (number, _) in _SCHEMA.items()}
 NAMES: Final[dict[int, str]] = {number: name for name, number in KINDS.items()}

@@ -38,7 +38,7 @@ _API_NAMES: Final = {key: name for name, (key, _) in POLICIES.items()}
 @dataclass(frozen=True, slots=True)
 class Applied:
     """What `apply` did, or with `dry_run` would do. `changes`: {name: {policy: (old, new)}} as text, of the first 1,000 updated.
-    `calendars`: {name: "created" or "updated"}.
+    `calendars`: {name: "created" or "updated"}. `cancelled`: runs of the deleted jobs that no worker has; `going_on`: those that one has.
     """
 
     created: tuple[str, ...]
@@ -48,6 +48,8 @@ class Applied:
     changes: dict[str, dict[str, tuple[str, str]]]
     calendars: dict[str, str]
     dry_run: bool
+    cancelled: int = 0
+    going_on: int = 0
 
     def __bool__(self) -> bool:
         """Was anything to do?"""
@@ -216,6 +218,7 @@ def _applied(result: Any, *, dry_run: bool) -> Applied:
             tuple(result["created"]), tuple(result["updated"]), tuple(result["deleted"]), int(result["unchanged"]),
             {change["name"]: _differences(change["old"], change["new"]) for change in result["changes"]},
             {str(k): str(v) for k, v in result["calendars"].items()}, dry_run,
+            int(result.get("cancelled", 0)), int(result.get("going_on", 0)),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise InternalError(f"the server's answer to apply is malformed: {type(e).__name__}: {e}") from e

@@ -8,7 +8,7 @@ import numpy as np
 
 from .attempts import pack_stale, with_attempt
 from .lasts import Lasts
-from .model import Event, RunFlag, RunState
+from .model import Event, Reason, RunFlag, RunState
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -72,6 +72,11 @@ class AttemptRecords:
         else:
             self.runs.change(rows, f["event"], f["at"])
         self._drop_checkpoints(rows)
+
+    def _deleted(self, f: dict[str, Any]) -> None:
+        self.runs.expire(f["run"], f["at"], Reason.DELETED)
+        self.runs.mark(f["held"], RunFlag.ORPHANED)
+        self._drop_checkpoints(f["run"])
 
     def _redrive(self, f: dict[str, Any]) -> None:
         before = self.runs.gather(f["run"])

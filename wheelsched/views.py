@@ -419,6 +419,7 @@ class JobInfo(_Raw):
     pause_note = _Field["str | None"]("pause_note")  # why it is paused
     active = _Field[int]("active")  # its open runs
     result = _Field["str | None"]("result")  # of put alone: created, updated or unchanged
+    cancelled = _Field["int | None"]("cancelled")  # of delete alone: how many runs it cancelled; `active` runs, which a worker has, go on
     next_at = _Time("next_us")
     cursor = _Time("cursor_us")  # the last nominal time that was decided
     created_at = _Time("created_us")
@@ -477,6 +478,8 @@ class JobInfo(_Raw):
         if kind in ("at", "every"):
             schedule: Any = self.schedule
             out |= {"at": rfc3339(schedule.instant)} if kind == "at" else {"anchor": rfc3339(schedule.anchor)}
+        if self.cancelled is not None:
+            out["cancelled"] = self.cancelled
         payload = self._raw.get("payload")
         return {**out, **({"args": [], "kwargs": {}} if payload is None else call_words(payload))}
 

@@ -128,6 +128,8 @@ def _decided(run: dict[str, Any], name: str, at: int, clock: Clock) -> dict[str,
             how += f", standing for {run['missed']} missed ones too" if run["missed"] else ""
         if reason == "expired":
             how = "not started within expires_after"
+        if reason == "deleted":
+            how = "the job was deleted"
         moved = run["disposition"] == "moved"
         if moved and run["next_us"]:
             common["at_us"] = run["next_us"]

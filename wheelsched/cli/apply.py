@@ -17,7 +17,7 @@ from .jobs_file import read_jobs_file, shown_path
 from .output import cut, show_one
 from .policies import warn_unserved
 from .shell import Failed, Verb, say, shell
-from .status import counted
+from .status import counted, runs_told
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -73,6 +73,7 @@ def apply_command(file: Path, prune: str | None, dry_run: bool) -> None:
     if sh.table:
         counts = ", ".join(f"{n} {what}" for what, n in done.counts().items())
         counts += f"; {counted(len(done.calendars), 'calendar')}" if done.calendars else ""
+        counts += runs_told(done.cancelled, done.going_on)
         say(f"{'would be: ' if dry_run else ''}{counts}" if done else f"nothing to do: {done.unchanged} unchanged")
 
 

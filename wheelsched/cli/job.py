@@ -17,6 +17,7 @@ from .output import cut, pairs, show_many, show_one
 from .policies import call, payload_flags, policies, policy_flags, schedule, schedule_flags, warn_unserved
 from .run import finish_wait, wait_flags
 from .shell import Verbs, say, shell
+from .status import runs_told
 from .times import DST_LEGEND, Times, instant_text, micros, relative, schedule_zone, span
 
 if TYPE_CHECKING:
@@ -233,8 +234,12 @@ def resume(name: str, catchup: str | None) -> None:
 @job.command()
 @click.argument("name")
 def delete(name: str) -> None:
-    """End a job; what was decided is kept."""
-    _done(shell().client.delete(name), "deleted")
+    """End a job; what was decided is kept.
+
+    Its runs that no worker has are cancelled; what a worker has goes on, and is not retried.
+    """
+    found = shell().client.delete(name)
+    _done(found, "deleted" + runs_told(found.cancelled or 0, found.active))
 
 
 @job.command()

@@ -32,6 +32,13 @@ def counted(n: int, noun: str) -> str:
     return f"{number(n)} {noun}{'' if n == 1 else 's'}"
 
 
+def runs_told(cancelled: int, going_on: int) -> str:
+    """`; 2 runs cancelled, 1 run goes on`: what became of the open runs of deleted jobs."""
+    told = [f"{counted(cancelled, 'run')} cancelled"] if cancelled else []
+    told += [f"{counted(going_on, 'run')} {'goes' if going_on == 1 else 'go'} on"] if going_on else []
+    return f"; {', '.join(told)}" if told else ""
+
+
 def lag_line(lag: dict[str, Any]) -> str:
     """`p50 0.4 ms, p99 1.2 ms, p99.9 3 ms, max 5 ms`."""
     names = {"p50": "p50", "p99": "p99", "p999": "p99.9", "max": "max"}
