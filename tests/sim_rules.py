@@ -193,13 +193,19 @@ class Rules:
         for r in self.state.runs.gather(f["run"]):
             after = self.state.specs[int(r["spec"])].get("late_after_us")
             new = r["attempt"] == r["snoozes"] == r["outcome"] == 0
-            if after is not None and new and not r["flags"] & LATE_FLAG and r["trigger"] != Trigger.BACKFILL:
+            if after is not None and new and not r["flags"] & LATE_FLAG and r["trigger"] != Trigger.BACKFILL and not self.unarmed(r):
                 late = -(-(self.wanted_at(r) + after) // MS) * MS
                 assert f["at"] <= late, f"{self.names[int(r['job'])]}: {int(r['nominal_us'])} starts {(f['at'] - late) / 1e6:g} s later than late_after allows, unmarked"
 
     def wanted_at(self, r):
-        """When a run that has had no attempt should have started: its nominal time, or where a person moved it."""
-        return int(r["due_us"] if r["disposition"] == Disposition.MOVED and r["due_us"] >= 0 else r["nominal_us"])
+        """When a run that has had no attempt should have started: its nominal time or its jittered instant, or where a person moved it."""
+        if r["disposition"] == Disposition.MOVED and r["due_us"] >= 0:
+            return int(r["due_us"])
+        return max(int(r["nominal_us"]), int(r["due_us"]))
+
+    def unarmed(self, r):
+        """A run that its jitter would have put off, but that was made late or had to wait: how far is not on record."""
+        return "jitter" in self.state.specs[int(r["spec"])] and r["due_us"] <= 0
 
     def _grant(self, f, _):
         for run_id in self.ids(f["run"]):

@@ -287,7 +287,8 @@ cdef class Ready:
             node.order, node.deadline = run.order, NEVER
             if line.expires_us >= 0:
                 node.deadline = line.expires_us + (
-                    run.due_us if run.disposition == MOVED else run.created_us if run.trigger == BY_BACKFILL else run.nominal_us)
+                    run.due_us if run.disposition == MOVED else run.created_us if run.trigger == BY_BACKFILL
+                    else max(run.nominal_us, run.due_us))
             return
         if node.count == 0:
             return

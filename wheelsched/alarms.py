@@ -1,7 +1,7 @@
 """Telling somebody without being asked: runs that are not started in time, and occurrences that were not run.
 
-`late_after` marks and counts a run that no worker has so long after its nominal time (a moved one: after its instant; a backfill is late
-by nature, and never marked). `on_missed` names a job to trigger when a misfire
+`late_after` marks and counts a run that no worker has so long after it was to start (see `due.start_us`; a backfill is late by nature, and
+never marked). `on_missed` names a job to trigger when a misfire
 leaves occurrences without a run, or when a scheduled run is late: once a turn for each such job, with the cause in the run's headers.
 The run of that job is made whatever its overlap policy says, and also while all triggering is held: an alarm is never skipped.
 """
@@ -15,6 +15,7 @@ import numpy as np
 
 from . import chains
 from ._wheel import Wheel
+from .due import start_us
 from .model import MS, NEVER, Disposition, Reason, RunFlag, RunState, Trigger, display_name
 
 if TYPE_CHECKING:
@@ -27,20 +28,27 @@ _UNRUN: Final = (Reason.MISFIRE, Reason.WINDOW, Reason.MAX)  # a pause or a hold
 
 @dataclass(slots=True)
 class Cause:
-    """What one alarm of a turn is about; `job` is the first of `jobs`."""
+    """What one alarm of a turn is about; `job` is the first of its jobs."""
 
     reason: str  # missed or late
     job: str
-    jobs: int
+    of: set[int]  # rows of the jobs
     count: int
     from_us: int
     until_us: int
 
-    def add(self, count: int, from_us: int, until_us: int) -> None:
-        """One job more."""
-        self.jobs += 1
+    def add(self, job: int, count: int, from_us: int, until_us: int) -> None:
+        """More of this job, or of another one."""
+        self.of.add(job)
         self.count += count
         self.from_us, self.until_us = min(self.from_us, from_us), max(self.until_us, until_us)
+
+    def plain(self) -> dict[str, Any]:
+        """As the run that is told has it."""
+        return {
+            "reason": self.reason, "job": self.job, "jobs": len(self.of), "count": self.count, "from_us": self.from_us,
+            "until_us": self.until_us,
+        }
 
 
 class Alarms:
@@ -58,8 +66,7 @@ class Alarms:
         after = engine.specs.late_after[fields["spec"]]
         some = (after < NEVER) & not_started(fields) & (fields["flags"] & RunFlag.LATE == 0) & (fields["trigger"] != Trigger.BACKFILL)
         if some.any():
-            moved = fields["disposition"][some] == Disposition.MOVED
-            at = np.where(moved, fields["due_us"][some], fields["nominal_us"][some]) + after[some]
+            at = start_us(engine, fields[some]) + after[some]
             late = at <= engine.now.wall_us
             self._mark(engine, rows[some][late], fresh=True)
             self.wheel.add(np.ascontiguousarray(rows[some][~late]), -(-at[~late] // MS))
@@ -103,15 +110,14 @@ class Alarms:
         cause = self._causes.get((target, reason))
         if cause is None:
             name = engine.state.jobs.names(np.array([job], np.uint32))[0].decode()
-            self._causes[target, reason] = Cause(reason, display_name(name), 1, count, from_us, until_us)
+            self._causes[target, reason] = Cause(reason, display_name(name), {job}, count, from_us, until_us)
         else:
-            cause.add(count, from_us, until_us)
+            cause.add(job, count, from_us, until_us)
 
     def tell(self, engine: Engine) -> None:
         """Trigger the jobs that are to know. One that is not there (any more) is counted as untold."""
         causes, self._causes = self._causes, {}
-        plain = [(target, {field: getattr(cause, field) for field in Cause.__slots__}) for (target, _), cause in causes.items()]
-        chains.trigger(engine, [(target, cause, {}) for target, cause in plain])
+        chains.trigger(engine, [(target, cause.plain(), {}) for (target, _), cause in causes.items()])
 
 
 def not_started(fields: Any) -> NDArray[np.bool_]:

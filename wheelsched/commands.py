@@ -32,10 +32,11 @@ def get(engine: Engine, cmd: Incoming) -> bytes:
 
 
 def upcoming(engine: Engine, cmd: Incoming) -> bytes:
-    """The next nominal times of a job."""
+    """The next nominal times of a job, as many as max_runs leaves."""
     row = job_row(engine, cmd.request.args)
     n = whole(cmd.request.args, "n", 1, 1_000, 1) or 1
     fields = engine.state.jobs.gather(np.array([row], np.uint32))
+    n = min(n, reads.runs_left(engine, fields[0]))
     out: list[int] = []
     if fields["state"][0] == JobState.ACTIVE:
         spec, param = fields["spec"].copy(), fields["param_us"].copy()

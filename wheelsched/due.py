@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from .jitter import jitter
-from .misfire import Catching, appended, excluded_entries, ledger_rows, owed_after, plan
-from .model import MS, NEVER, Disposition, JobState, Reason, RunState
+from .misfire import Catching, excluded_entries, ledger_rows, owed_after, plan, put_before
+from .model import MS, NEVER, Disposition, JobState, Reason, RunState, Trigger
 from .overlap import make_room, room_beside_backfill
 from .schedules import KIND_AFTER
 from .spans import changed_away, free_and_excluded
@@ -42,11 +42,9 @@ def decide(engine: Engine, rows: NDArray[np.uint32]) -> None:
         more += _odd_one(engine, columns, jobs, i)
     for i in np.flatnonzero(slow).tolist():
         more += plan(engine, int(rows[i]), jobs[i], engine.missed_before_us, _catching(engine, int(spec[i]), int(nominal[i])))
-    planned_from = len(rows)
-    if more:
-        columns = appended(columns, ~slow, more)
-        planned_from = int((~slow).sum())
-    record(engine, columns, planned_from)
+    if more:  # first: an occurrence that an open run blocks may lengthen a range, but not over what a calendar excludes
+        columns = put_before(more, columns, ~slow)
+    record(engine, columns, len(more))
 
 
 def _catching(engine: Engine, spec: int, first_us: int) -> Catching:
@@ -117,6 +115,28 @@ def armed_us(specs: SpecTable, spec: NDArray[np.uint32], key_low: NDArray[np.uin
     return np.asarray(nominal + jitter(np.ascontiguousarray(key_low), nominal, span), np.int64)
 
 
+def start_us(engine: Engine, fields: NDArray[Any]) -> NDArray[np.int64]:
+    """When these runs, which nobody has had yet, are to start unless something holds them back: at their nominal time, put off by its
+    jitter; a moved one where a person put it. `expires_after` and `late_after` count from there.
+
+    One that was made late, or that waits for its turn, starts without its jitter, but is not late before it would have been with it.
+    """
+    specs, nominal, due = engine.specs, fields["nominal_us"], fields["due_us"]
+    armed = (due >= 0) & (due < NEVER)  # negative: it waits for its turn, or is a member of a group
+    out = np.where(fields["disposition"] == Disposition.MOVED, due, np.where(armed, np.maximum(nominal, due), nominal))
+    if specs.any_jitter:
+        spec = fields["spec"]
+        spread = (specs.jitter_us[spec] > 0) | (specs.jitter_share[spec] > 0)
+        unarmed = spread & (due <= 0) & (fields["trigger"] == Trigger.SCHEDULE) & (fields["disposition"] == Disposition.FIRED)
+        if unarmed.any():
+            jobs, spec, at = engine.state.jobs.gather(fields["job"][unarmed]), spec[unarmed], nominal[unarmed]
+            following = np.full(len(at), NEVER, np.int64)
+            same = jobs["spec"] == spec  # else the job has another schedule by now
+            following[same] = specs.next(spec[same], jobs["param_us"][same], at[same])
+            out[unarmed] = armed_us(specs, spec, jobs["key_low"], at, following)
+    return np.asarray(out, np.int64)
+
+
 def _outside_window(engine: Engine, spec: NDArray[np.uint32], nominal: NDArray[np.int64], missed: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Which misfires are older than their catch-up window."""
     if not missed.any():
@@ -172,14 +192,14 @@ def _odd_one(engine: Engine, columns: dict[str, NDArray[Any]], jobs: Any, i: int
     return ledger_rows(entries, common)
 
 
-def _one_row_each(engine: Engine, columns: dict[str, NDArray[Any]], planned_from: int) -> None:
+def _one_row_each(engine: Engine, columns: dict[str, NDArray[Any]], planned: int) -> None:
     """A last look at planned rows: no nominal time gets a second row. A range begins behind one that has its row.
 
     Rules met in an order that nobody foresaw must not end in a record that can't be applied: the server would stop, at each start again.
     """
     job, nominal, state, until, count = (columns[name] for name in ("job", "nominal", "state", "until", "count"))
     seen: set[tuple[int, int]] = set()
-    for i in range(planned_from, len(job)):
+    for i in range(planned):
         while state[i]:
             pair = int(job[i]), int(nominal[i])
             if pair not in seen and not engine.taken(job[i : i + 1], nominal[i : i + 1])[0]:
@@ -193,11 +213,11 @@ def _one_row_each(engine: Engine, columns: dict[str, NDArray[Any]], planned_from
                 nominal[i], count[i] = following, count[i] - 1
 
 
-def record(engine: Engine, columns: dict[str, NDArray[Any]], planned_from: int) -> None:
-    """Record what was decided, after making room for runs that replace others, and arm what it asks for. Rows from `planned_from` on were
+def record(engine: Engine, columns: dict[str, NDArray[Any]], planned: int) -> None:
+    """Record what was decided, after making room for runs that replace others, and arm what it asks for. The first `planned` rows were
     planned job by job.
     """
-    _one_row_each(engine, columns, planned_from)
+    _one_row_each(engine, columns, planned)
     specs = engine.specs
     spec = engine.state.jobs.gather(columns["job"])["spec"]
     replacing = (specs.overlap[spec] == OVERLAP_REPLACE) & (columns["state"] == RunState.SCHEDULED) & (columns["until"] == WAITS)
@@ -232,4 +252,4 @@ def _go_on(engine: Engine, columns: dict[str, NDArray[Any]], i: int) -> None:
         columns["job_state"][i] = JobState.ACTIVE if goes_on else JobState.FINISHED
 
 
-__all__ = ["WAITS", "armed_us", "decide", "record"]
+__all__ = ["WAITS", "armed_us", "decide", "record", "start_us"]

@@ -206,7 +206,9 @@ def _count(engine: Engine, event: NDArray[np.uint8], outcome: NDArray[np.uint8],
         engine.counters[name] += int((event == number).sum())
     engine.counters["snoozed"] += int(((event == Event.SPARE) & (outcome == Outcome.SNOOZED)).sum())
     timely = fields["trigger"] != Trigger.BACKFILL  # what makes up for the past is late by nature
-    wanted = np.where(fields["disposition"] == Disposition.MOVED, np.maximum(fields["due_us"], fields["nominal_us"]), fields["nominal_us"])
+    due, nominal = fields["due_us"], fields["nominal_us"]  # a lag begins at the jittered or moved instant, but not at that of a retry
+    armed = (fields["disposition"] == Disposition.MOVED) | ((fields["attempt"] == 1) & (fields["snoozes"] == 0) & (due < NEVER))
+    wanted = np.where(armed, np.maximum(due, nominal), nominal)
     engine.effects.lags.append(("done", wanted[timely & (event == Event.SUCCEED)]))
     first = timely & (fields["attempt"] == 1) & (started > 0)
     engine.effects.start_lags.append((started - wanted)[first])

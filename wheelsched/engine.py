@@ -341,7 +341,7 @@ class Engine:
     def record_planned(self, rows: list[dict[str, int]]) -> None:
         """A DUE record of rows that `misfire.plan` made, if there are any."""
         if rows:
-            due.record(self, as_columns(rows), 0)
+            due.record(self, as_columns(rows), len(rows))
 
     def taken(self, rows: NDArray[np.uint32], nominal: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of these occurrences have their row already: moved or backfilled ahead of time, or decided before the clock went back.

@@ -1,6 +1,7 @@
 """`expires_after`: the deadline for a start. A run that no worker has by then ends as cancelled, with the reason `expired`.
 
-It counts from the nominal time (a moved run's from its instant, a backfill's from its making); a run that was started once does not expire.
+It counts from the instant at which the run is to start (see `due.start_us`), a backfill's from its making; a run that was started once does
+not expire.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import numpy as np
 from . import chains
 from ._wheel import Wheel
 from .alarms import not_started
-from .model import MS, NEVER, Disposition, Trigger
+from .due import start_us
+from .model import MS, NEVER, Trigger
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,8 +37,7 @@ class Expiry:
         some = (after < NEVER) & not_started(fields)
         if some.any():
             rows, fields = np.ascontiguousarray(rows[some]), fields[some]
-            since = np.where(fields["disposition"] == Disposition.MOVED, fields["due_us"], fields["nominal_us"])
-            since = np.where(fields["trigger"] == Trigger.BACKFILL, fields["created_us"], since)
+            since = np.where(fields["trigger"] == Trigger.BACKFILL, fields["created_us"], start_us(engine, fields))
             self.wheel.add(rows, -(-(since + after[some]) // MS))
             self.expire(engine)  # a missed occurrence may be too old at once
 

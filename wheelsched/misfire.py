@@ -53,10 +53,10 @@ def as_columns(rows: list[dict[str, int]]) -> dict[str, NDArray[Any]]:
     return {name: np.array([r[name] for r in rows], dtype) for name, dtype in _DTYPES.items()}
 
 
-def appended(columns: dict[str, NDArray[Any]], keep: NDArray[np.bool_], rows: list[dict[str, int]]) -> dict[str, NDArray[Any]]:
-    """Those rows of a DUE record that are kept, and further ones."""
+def put_before(rows: list[dict[str, int]], columns: dict[str, NDArray[Any]], keep: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
+    """Further rows of a DUE record, and behind them those that are kept."""
     more = as_columns(rows)
-    return {name: np.concatenate([columns[name][keep], more[name]]) for name in _DTYPES}
+    return {name: np.concatenate([more[name], columns[name][keep]]) for name in _DTYPES}
 
 
 def ledger_rows(entries: list[Entry], common: dict[str, int]) -> list[dict[str, int]]:
@@ -93,12 +93,11 @@ def plan(engine: Engine, job: int, fields: Any, before_us: int, catching: Catchi
         entries += [Entry(span, Disposition.SKIPPED, Reason.WINDOW) for span in old]
     chosen, folded = _choose(engine, spec, param, spans, catching)
     refused = _refused(engine, job, spec, fields, chosen)
-    if refused:  # there is nothing that they could be folded into
-        folded = [Entry(e.span, Disposition.SKIPPED, e.reason) for e in folded]
-    entries += folded
     following = specs.next_one(spec, param, before_us - 1)
-    runs, following, limited = (chosen, following, []) if refused else _limit(engine, spec, fields, chosen, following)
-    entries += limited
+    runs, following, limited = (chosen, following, []) if refused else _limit(engine, spec, fields, chosen, following, spans)
+    if refused or not runs:  # there is nothing that they could be folded into
+        folded = [Entry(e.span, Disposition.SKIPPED, e.reason) for e in folded]
+    entries += folded + limited
     done = following == NEVER and specs.kind[spec] != KIND_AFTER
     common = {
         "job": job, "next": following, "cursor": max(last, int(fields["cursor_us"])),
@@ -153,13 +152,16 @@ def _choose(engine: Engine, spec: int, param: int, spans: list[Span], catching: 
     return [(at, total - 1)], [Entry(span, Disposition.COALESCED, Reason.MISFIRE) for span in others]
 
 
-def _limit(engine: Engine, spec: int, fields: Any, runs: list[tuple[int, int]], following: int
+def _limit(engine: Engine, spec: int, fields: Any, runs: list[tuple[int, int]], following: int, spans: list[Span]
            ) -> tuple[list[tuple[int, int]], int, list[Entry]]:
-    """What max_runs leaves; after the last one nothing follows."""
+    """What max_runs leaves of the runs for these spans; after the last one nothing follows."""
     room = max(0, int(engine.specs.max_runs[spec]) - int(fields["fired"]))
     if len(runs) < room:
         return runs, following, []
-    return runs[:room], NEVER, [Entry(Span(at, at, 1), Disposition.SKIPPED, Reason.LIMIT) for at, _ in runs[room:]]
+    cut = [Span(at, at, 1) for at, _ in runs[room:]]
+    if len(cut) > 1:  # of several runs all are made: what is cut off is the end of the spans
+        cut = split(engine.specs, spec, int(fields["param_us"]), spans, cut[0].first - 1)[1]
+    return runs[:room], NEVER, [Entry(span, Disposition.SKIPPED, Reason.LIMIT) for span in cut]
 
 
 def _refused(engine: Engine, job: int, spec: int, fields: Any, runs: list[tuple[int, int]]) -> bool:
@@ -248,6 +250,6 @@ def plan_unattended(engine: Engine, row: int, fields: Any, catching: Catching) -
 
 
 __all__ = [
-    "SKIP_PAUSED", "Catching", "appended", "as_columns", "excluded_entries", "ledger_rows", "owed_after", "plan", "plan_unattended",
+    "SKIP_PAUSED", "Catching", "as_columns", "excluded_entries", "ledger_rows", "owed_after", "plan", "plan_unattended", "put_before",
     "settle", "skip_unattended", "unsettled",
 ]

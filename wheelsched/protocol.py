@@ -147,8 +147,9 @@ answer's `spec` is the resolved form, in which those from jitter on stand only w
     concurrency    1…1000000: at most so many runs of the job (an enqueue: of its namespace and task) are leased at once. A run obeys the
                number that it was made with; those made without one neither obey nor count; of several numbers the smallest holds
     heartbeat_timeout_us  an attempt whose own code sends no heartbeat for so long is ended as if by its timeout
-    expires_after_us  a run that no worker has so long after its nominal time is cancelled, with the reason "expired"
-    late_after_us  a run that has not started so long after its nominal time is marked late
+    expires_after_us  a run that no worker has so long after its nominal time, and its jitter, is cancelled, with the reason "expired"; of a
+               moved run it counts from its instant, of a backfill's from its making
+    late_after_us  a run that has not started so long after that time is marked late
     redact         1 to 100 names of argument fields: keyword arguments, keys of maps at any depth (letters of either case are equal) and
                    positions ("0" is the first positional argument). Their values are "[redacted]" in every payload that is shown, which
                    no payload that is sent may have as an argument; those of the server are added, and those of the task's decorator as a

@@ -28,6 +28,11 @@ DEAD_LIST: Final = 2  # of the run table
 _64: Final = 2**64 - 1
 
 
+def runs_left(engine: Engine, fields: Any) -> int:
+    """How many runs by its schedule max_runs leaves to a job."""
+    return max(0, int(engine.specs.max_runs[int(fields["spec"])]) - int(fields["fired"]))
+
+
 def job(engine: Engine, row: int) -> dict[str, Any]:
     """One job as the wire shows it."""
     return {name: column[0] for name, column in jobs(engine, np.array([row], np.uint32)).items()}
@@ -42,6 +47,7 @@ def jobs(engine: Engine, rows: NDArray[np.uint32]) -> dict[str, list[Any]]:
         while (row, int(following[i])) in state.exceptions:  # skipped or moved by a person
             following[i] = engine.specs.next_one(int(f["spec"][i]), int(f["param_us"][i]), int(following[i]))
     none = (following == NEVER) | engine.specs.excluded(np.ascontiguousarray(f["spec"]), following)
+    none |= f["fired"] >= engine.specs.max_runs[f["spec"]]
     spec = f["spec"].tolist()
     shared = {n: _shared(engine, state.specs[n]) for n in set(spec)}
     payload = [state.jobs.payload(row) for row in numbers]

@@ -16,10 +16,11 @@ from . import protocol, reads
 from .due import armed_us
 from .errors import InvalidArgumentError, NotFoundError
 from .misfire import owed_after
-from .model import INSTANT_MAX_US, NEVER, JobState, RunState, Trigger, display_name, format_duration
+from .model import INSTANT_MAX_US, NEVER, US, JobState, RunState, Trigger, display_name, format_duration
 from .put import job_row
 from .retime import zones_of
 from .schedules import KIND_AFTER, KIND_MANUAL
+from .spans import free_and_excluded
 from .state import SKIP
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from .turn import Incoming
     from .tzif import Zone
 
+_COUNTED_US: Final = 3_660 * 86_400 * US  # how far ahead occurrences are counted against max_runs
+_COUNTED_CALENDAR_US: Final = 400 * 86_400 * US  # where a calendar has to be walked through
 _REASONS: Final = {
     "overlap": "an earlier run was still open",
     "misfire": "the server was away or held, or the clock was set, and the catch-up policy left it out",
@@ -171,7 +174,8 @@ def _undecided(engine: Engine, row: int, f: Any, name: str, at: int, clock: Cloc
     if f["state"] == JobState.DELETED and at > owed:
         text = f"{name} does not run at {clock(at)}: the job was deleted at {clock(owed)}"
         return fate("skipped", text, reason="deleted", at_us=owed, **common)
-    if at <= owed and (f["state"] != JobState.ACTIVE or f["next_us"] != at):
+    over = reads.runs_left(engine, f) == 0 and at > f["cursor_us"] and at >= f["created_us"]  # whatever was put since
+    if at <= owed and not over and (f["state"] != JobState.ACTIVE or f["next_us"] != at):
         raise NotFoundError(_nothing(f, name, at, clock))
     if specs.excluded(np.array([spec], np.uint32), np.array([at], np.int64))[0]:
         text = f"{name} does not run at {clock(at)}: calendar {specs.calendars.blocking(specs.names(spec), at)} excludes it"
@@ -187,24 +191,39 @@ def _coming(engine: Engine, row: int, f: Any, name: str, at: int, clock: Clock, 
         since = f"{name} is paused since {clock(int(f['updated_us']))}" + (f" ({note})" if note else "")
         text = "will not run unless it is resumed before" if at > now else "waits for the resume, which skips it unless told otherwise"
         return fate("pending", f"{since}: the occurrence at {clock(at)} {text}", reason="pause", **common)
-    if f["state"] == JobState.FINISHED or f["fired"] >= engine.specs.max_runs[int(f["spec"])]:
+    left = reads.runs_left(engine, f)
+    if f["state"] == JobState.FINISHED or not left:
         text = f"{name} does not run at {clock(at)}: the job is finished, no run is left of max_runs"
         return fate("skipped", text, reason="limit", **common)
     if engine.state.meta.held_us >= 0:
         text = f"all triggering is held since {clock(engine.state.meta.held_us)}: the occurrence at {clock(at)} is decided on release"
         return fate("pending", text, reason="pause", **common)
-    wire = engine.state.specs[int(f["spec"])]
+    wire, before = engine.state.specs[int(f["spec"])], _runs_before(engine, row, f, at)
+    if before >= left:
+        text = f"{name} will not run at {clock(at)}: earlier occurrences use up the {left} that max_runs leaves"
+        return fate("skipped", text, reason="limit", **common)
     tz = sorted(zones_of(wire["schedule"]))
     because = "its schedule says so" + (f" (zone {', '.join(tz)})" if tz else "")
     if wire.get("jitter"):
         rows = np.array([row], np.uint32)
-        following = np.array([engine.specs.next_one(int(f["spec"]), int(f["param_us"]), at)])
+        following = np.array([NEVER if before + 1 >= left else engine.specs.next_one(int(f["spec"]), int(f["param_us"]), at)])
         start = armed_us(engine.specs, f["spec"].reshape(1), engine.state.jobs.gather(rows)["key_low"], np.array([at]), following)
         common["at_us"] = int(start[0])
         because += f", and start at {clock(int(start[0]))}, put off by its jitter"
     if int(f["active"]) + int(f["waiting"]):
         because += f"; a run is open now, and overlap is {wire['overlap']['policy']}"
     return fate("pending", f"{name} will fire at {clock(at)}, because {because}", **common)
+
+
+def _runs_before(engine: Engine, row: int, f: Any, at: int) -> int:
+    """How many coming occurrences before an instant make a run, as far as they are counted; 0 where max_runs has no limit."""
+    spec, param, first = int(f["spec"]), int(f["param_us"]), int(f["next_us"])
+    if engine.state.specs[spec]["max_runs"] is None or first >= at:
+        return 0
+    most = _COUNTED_CALENDAR_US if engine.specs.calendar[spec] else _COUNTED_US
+    free, _ = free_and_excluded(engine.specs, spec, param, first - 1, min(at - 1, first + most))
+    marked = [to for job, to in engine.state.exceptions if job == row and any(span.first <= to <= span.last for span in free)]
+    return sum(span.n for span in free) - sum(engine.specs.one(spec, param, to - 1) == to for to in marked)
 
 
 def _lost(name: str, at: int, lost: tuple[str, int | None], clock: Clock, wall: str) -> dict[str, Any]:
