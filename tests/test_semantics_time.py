@@ -137,7 +137,8 @@ def test_tzdata_02_what_was_missed_has_its_row_though_max_runs_is_used_up(world,
     """A moved occurrence was the last one that max_runs allows; others passed while the server was down, until it came with other data."""
     other_zones(monkeypatch, world, "z1")
     world.client.put("hourly", Call("ok"), Cron("30 * * * *", tz="Europe/Berlin"), max_runs=1)
-    missed, moved = world.client.next("hourly", 2)
+    (missed,) = world.client.next("hourly", 2)  # one is left, whichever it is
+    moved = missed + timedelta(hours=1)
     world.client.move("hourly", moved, moved + timedelta(days=1))
     monkeypatch.setattr("wheelsched.testing.load_zone", lambda name: zone_data(name, "z2"))
     monkeypatch.setattr("wheelsched.testing.ZONE_VERSION", "z2")
