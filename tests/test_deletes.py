@@ -246,3 +246,18 @@ def test_s3_a_deleted_job_is_not_there(b):
     b.client.delete("j")
     with pytest.raises(NotFoundError):
         b.client.delete("j")
+
+
+def test_s11_a_dead_letter_of_a_deleted_job_is_sent_back_with_all_its_attempts(b):
+    b.put(schedule=Every("10m"), retry=2)
+    b.advance("11m")
+    for _ in range(2):
+        b.finish(b.lease(), FAILED)
+        b.advance("1m")
+    b.client.delete("j")
+    b.client.redrive(match="*")
+    for state in ("retry_wait", "dead"):
+        b.finish(b.lease(), FAILED)
+        assert b.states()[0] == state
+        b.advance("1m")
+    assert [r.job for r in b.client.dead()] == ["j"]

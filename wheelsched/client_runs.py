@@ -56,6 +56,8 @@ class RunCalls(ABC):
     ) -> Run:
         """Run a call once: now, after `delay` (a duration) or at an instant. The same `key` gives the same run.
 
+        A delay ends at an instant of the wall clock: where that is set back by an hour, the run waits for an hour more.
+
         `unique`: while an open run of the same namespace, task and fields is there, give that one and make none (`run.existing` tells).
         Fields: "args" (positional and by name), "queue", "concurrency_key", "task" (it alone); True is ("args",). A run that has ended,
         in whatever way, is in nobody's way.
