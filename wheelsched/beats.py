@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
@@ -18,16 +19,30 @@ from .sessions import session_of
 from .tape import STREAMS
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from numpy.typing import NDArray
+
     from .engine import Engine
-    from .turn import Incoming
+    from .sessions import Session
+    from .turn import Incoming, Now
 
 SLACK_US: Final = 5 * KILL_GRACE_US  # a worker of ours needs up to two of them to end a run, and then reports it
 
 
-def heartbeat(engine: Engine, cmd: Incoming) -> bytes:
-    """Renew an external worker's lease; keep what its runs tell; say what it shall stop."""
-    args = cmd.request.args
-    session = session_of(engine, cmd)
+@dataclass(slots=True)
+class _Told:
+    """What a heartbeat says. InvalidArgumentError for rubbish."""
+
+    ids: bytes
+    token: NDArray[np.int64]
+    started: NDArray[np.uint8]
+    progress: dict[int, str]
+    checkpoints: dict[int, bytes]
+    outputs: dict[int, dict[str, tuple[int, bytes]]]
+
+
+def _read(args: dict[str, Any]) -> _Told:
     token = column(args, "token", "<i8")
     n = len(token)
     ids, started = args.get("id"), column(args, "started", "u1", n)
@@ -37,35 +52,69 @@ def heartbeat(engine: Engine, cmd: Incoming) -> bytes:
     checkpoints = _sparse(args, "checkpoint", n, bytes, CHECKPOINT_MAX)
     for data in checkpoints.values():
         check_value(data, "heartbeat: checkpoint")
-    outputs = _outputs(args, n)
-    session.lease_until_us = engine.now.mono_us + engine.lease_us if session.kind == "external" else NEVER
-    rows, verdict = engine.state.runs.held(ids, token)
+    return _Told(ids, token, started, progress, checkpoints, _outputs(args, n))
+
+
+def heartbeat(engine: Engine, cmd: Incoming) -> bytes:
+    """Renew an external worker's lease; keep what its runs tell; say what it shall stop."""
+    session = session_of(engine, cmd)
+    told = _read(cmd.request.args)
+    rows, verdict = engine.state.runs.held(told.ids, told.token)
     held = np.flatnonzero(verdict == 1)
-    fields = engine.state.runs.gather(rows[held])
-    for worker in engine.gone.keys() & set(fields["worker"].tolist()):
-        engine.gone[worker] = engine.now.mono_us + engine.lease_us  # it came back under a new number: what it holds stays its own
-    kept = [i for i in held.tolist() if i in checkpoints] if checkpoints else []
+    kept = [i for i in held.tolist() if i in told.checkpoints] if told.checkpoints else []
     if kept:
-        engine.record("CHECKPOINT", {"at": engine.now.wall_us, "run": rows[kept], "checkpoint": Blobs([checkpoints[i] for i in kept])})
-    external = session.kind == "external"  # the pool knows better about its own
-    for i, spec in zip(held.tolist(), fields["spec"].tolist(), strict=True):
-        own = i in progress or i in checkpoints
-        if started[i] or own:
-            _keep(engine, int(token[i]), ids[16 * i : 16 * i + 16], progress.get(i), spec if external else None, own=own)
-    for i in held.tolist() if outputs else ():
-        if i in outputs:
-            engine.running.printed(int(token[i]), outputs[i])
+        checkpoints = Blobs([told.checkpoints[i] for i in kept])
+        engine.record("CHECKPOINT", {"at": engine.now.wall_us, "run": rows[kept], "checkpoint": checkpoints})
+    fields = engine.state.runs.gather(rows[held])
+    _renew(engine, session, told, held, fields, engine.now)
     asked = fields["flags"] & RunFlag.CANCEL_ASKED
     return protocol.encode_ok(cmd.request.id, {
         "cancel": held[asked > 0].tolist(), "stale": np.flatnonzero(verdict != 1).tolist(),
     })
 
 
-def _keep(engine: Engine, token: int, run_id: bytes, progress: str | None, spec: int | None, *, own: bool) -> None:
+def answer_at_once(engine: Engine, cmd: Incoming, now: Now, undurable: Collection[int]) -> bytes | None:
+    """The answer to a heartbeat that needs no record, whatever the disk does: a sync that hangs costs no healthy run its lease.
+
+    It tells only what is durable: that all its runs are held, as they are since before their worker got them, and who of them was asked
+    to end, but for `undurable` tokens, of which that is not on disk yet. None: the heartbeat has to go through a turn.
+    """
+    session = engine.sessions.get(cmd.conn)
+    if session is None or not session.worker or session.lost or cmd.request.args.get("checkpoint"):
+        return None
+    try:
+        told = _read(cmd.request.args)
+    except InvalidArgumentError:
+        return None
+    rows, verdict = engine.state.runs.held(told.ids, told.token)
+    if (verdict != 1).any():
+        return None
+    fields = engine.state.runs.gather(rows)
+    _renew(engine, session, told, np.arange(len(rows)), fields, now)
+    asked = np.flatnonzero(fields["flags"] & RunFlag.CANCEL_ASKED).tolist()
+    return protocol.encode_ok(cmd.request.id, {"cancel": [i for i in asked if int(told.token[i]) not in undurable], "stale": []})
+
+
+def _renew(engine: Engine, session: Session, told: _Told, held: NDArray[np.intp], fields: NDArray[Any], now: Now) -> None:
+    """The lease goes on from now; what the runs that are `held` (places, and `fields` of their rows) tell is kept."""
+    external = session.kind == "external"  # the pool knows better about its own
+    session.lease_until_us = now.mono_us + engine.lease_us if external else NEVER
+    for worker in engine.gone.keys() & set(fields["worker"].tolist()):
+        engine.gone[worker] = now.mono_us + engine.lease_us  # it came back under a new number: what it holds stays its own
+    for i, spec in zip(held.tolist(), fields["spec"].tolist(), strict=True):
+        own = i in told.progress or i in told.checkpoints
+        if told.started[i] or own:
+            run_id = told.ids[16 * i : 16 * i + 16]
+            _keep(engine, int(told.token[i]), run_id, told.progress.get(i), spec if external else None, now, own=own)
+        if i in told.outputs:
+            engine.running.printed(int(told.token[i]), told.outputs[i])
+
+
+def _keep(engine: Engine, token: int, run_id: bytes, progress: str | None, spec: int | None, now: Now, *, own: bool) -> None:
     """Keep what an attempt tells; an empty text leaves what it told before. `own`: its own code has called. With a `spec` it is held to
     its limits, and gets a little more, so that a worker that ends runs itself, as ours do, comes first.
     """
-    live, now = engine.running, engine.now
+    live = engine.running
     beat = live.beats.get(token)
     fresh = beat is None
     if beat is None:

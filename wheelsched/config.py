@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from .errors import ConfigError, WheelschedError
-from .model import DRAIN_US, LEASE_US, MODES, ROLES, US, format_duration, parse_duration
+from .model import DRAIN_US, LEASE_US, MODES, ROLES, SYNC_TIMEOUT_US, US, format_duration, parse_duration
 
 WORKERS_MAX: Final = 1_024
 CONCURRENCY_MAX: Final = 1_024
@@ -50,11 +50,12 @@ class Config:
     retention_us: int = 30 * 86_400 * US
     drain_us: int = DRAIN_US  # how long open runs may take to end at a stop
     lease_us: int = LEASE_US  # how long a worker may be silent
+    sync_timeout_us: int = SYNC_TIMEOUT_US  # how long the disk may be before the server ends
 
 
 _DURATIONS: Final = {
     "clock_offset": "clock_offset_us", "clock_check": "clock_check_us", "retention": "retention_us", "drain": "drain_us",
-    "lease": "lease_us",
+    "lease": "lease_us", "sync_timeout": "sync_timeout_us",
 }
 _LIMITS: Final = {
     "workers": (0, WORKERS_MAX), "max_runs": (0, 2**31), "concurrency": (1, CONCURRENCY_MAX),
@@ -78,6 +79,8 @@ def load(*layers: dict[str, Any]) -> Config:
             merged[target] = _duration(key, merged.pop(key))
     if not LEASE_MIN_US <= merged.get("lease_us", LEASE_US) <= LEASE_MAX_US:
         raise ConfigError(f"lease: 1s to 1h are allowed, not {format_duration(merged['lease_us'])}")
+    if not LEASE_MIN_US <= merged.get("sync_timeout_us", SYNC_TIMEOUT_US) <= LEASE_MAX_US:
+        raise ConfigError(f"sync_timeout: 1s to 1h are allowed, not {format_duration(merged['sync_timeout_us'])}")
     check_drain(merged.get("drain_us", DRAIN_US))
     for key, (low, high) in _LIMITS.items():
         if key in merged and (isinstance(merged[key], bool) or not isinstance(merged[key], int) or not low <= merged[key] <= high):

@@ -130,6 +130,13 @@ class Connection:
             self._refuse(e)
             return None
 
+    def look(self, waiting: deque[bytes]) -> Request | None:
+        """The next request without taking it; None for rubbish."""
+        try:
+            return parse_request(waiting[0])
+        except InvalidArgumentError:
+            return None
+
     def left(self) -> list[Request]:
         """Of what waits the completions: they were sent before the peer went, so they count."""
         bodies, found = [body for body in self.urgent if verb_of(body) == "finish"], []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-from .costs import TURN_US, cost
+from .costs import TURN_US, cost, verb_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,6 +53,19 @@ class Intake:
                     spent += cost(taken[0].verb, taken[0].args, taken[1])
                     yield connection, taken[0]
             self._leave(connection)
+
+    def heartbeats(self) -> Iterator[tuple[Connection, Request]]:
+        """The first heartbeat of each connection, if nothing else that is urgent comes before it. It stays until it is `answered`."""
+        for connection in [c for c in self._waiting.values() if c.urgent and verb_of(c.urgent[0]) == "heartbeat"]:
+            request = connection.look(connection.urgent)
+            if request is not None:
+                yield connection, request
+
+    def answered(self, connection: Connection) -> None:
+        """Its first urgent request, without a turn."""
+        self.touched[connection.number] = connection
+        connection.take(connection.urgent)
+        self._leave(connection)
 
     def others(self) -> Iterator[tuple[Connection, Request]]:
         """Commands and questions, until their cost is a turn's; one at least."""

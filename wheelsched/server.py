@@ -11,11 +11,11 @@ import secrets
 import select
 import signal
 import time
-from collections import deque
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from . import dead, protocol, reads, sessions, waiting
+from .beats import answer_at_once
 from .clock import Clock, WallTimer
 from .connections import READ_BYTES, Connection
 from .errors import InternalError, StorageFullError, UnavailableError, WheelschedError
@@ -25,12 +25,13 @@ from .intake import Intake
 from .lags import Histogram
 from .messages import say
 from .model import NEVER, ROLES, US, format_duration
+from .outbox import Outbox
 from .peers import Peers
 from .protocol import MUTATING, Request
 from .server_events import Readers
 from .server_forecast import Forecasts
 from .server_reload import Reload
-from .turn import ClockBack, Disconnect, Effects, Incoming, WorkerGone
+from .turn import ClockBack, Disconnect, Incoming, WorkerGone
 
 if TYPE_CHECKING:
     from .config import Config
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
     from .keeper import Keeper
     from .pool import Pool
 
-AHEAD_MAX: Final = 8  # steps decided ahead of the disk
 EXIT_CONFIG: Final = 78  # the tasks can't be imported
+EXIT_STORAGE: Final = 70
 _CALMING: Final = frozenset({  # taken on a full disk too: they need little and stop more
     "hold", "pause", "delete", "cancel", "cancel_many", "discard", "queue_pause", "queue_purge",
 })
@@ -67,7 +68,7 @@ class Server:
         self.peers = Peers(listener, grants, config.workers, self._log)
         self.intake = Intake()
         self.pool_connections: dict[int, int] = {}  # worker -> connection number
-        self.outbox: deque[tuple[int, Effects]] = deque()  # decided, not yet durable
+        self.outbox = Outbox(config.sync_timeout_us)
         self.durable = keeper.journal.durable_seq
         self.inputs: list[Any] = []
         self.lags = {name: Histogram() for name in ("queued", "start", "done")}
@@ -124,8 +125,10 @@ class Server:
         self.now = self.clock.look()[0]
         self._step()
         while self.outbox:
-            select.select([self.keeper.fileno()], [], [])
+            now = self.clock.now().mono_us
+            select.select([self.keeper.fileno()], [], [], max(0.0, (self.outbox.wake_us() - now) / US))
             self._act()
+            self._end_if_hung()
         self.pool.close()
         self.listener.close()
         for connection in list(self.peers.by_fd.values()):
@@ -140,9 +143,12 @@ class Server:
 
     def _turn(self) -> None:
         self._gather(self._sleep())
-        if len(self.outbox) < AHEAD_MAX:
+        if not self.outbox.full:
             self._step()
+        else:
+            self._beats()
         self._act()
+        self._end_if_hung()
         self._look_after_taken()
         self._tell()
 
@@ -155,13 +161,13 @@ class Server:
         )
         if self.config.clock_check_us:
             deadline = min(deadline, now + self.config.clock_check_us)
-        ahead = len(self.outbox) >= AHEAD_MAX
-        if ahead:
-            timeout = -1.0
-        elif self.again or self.inputs or self.keeper.busy or self.intake:
-            timeout = 0.0
+        if self.outbox.full:  # nothing is decided until the disk has caught up; what workers need goes on
+            deadline = min(self.pool.wake_at_mono_us(), self.drain_until_us, self.peers.wake_us())
+            ready = False
         else:
-            timeout = -1.0 if deadline == NEVER else max(0.0, (deadline - now) / US)
+            ready = bool(self.again or self.inputs or self.keeper.busy or self.intake)
+        deadline = min(deadline, self.outbox.wake_us())
+        timeout = 0.0 if ready else -1.0 if deadline == NEVER else max(0.0, (deadline - now) / US)
         return self.peers.epoll.poll(timeout)
 
     def _gather(self, events: list[tuple[int, int]]) -> None:
@@ -192,6 +198,7 @@ class Server:
         inputs, self.inputs = self.inputs, []
         lookups: list[tuple[Connection, Request]] = []
         full = self._storage(now.mono_us)
+        self._beats()
         for connection, request in chain(self.intake.urgent(), self.intake.others()):
             self._take(connection, request, full, inputs, lookups)
         self.reload.step(list(self.pool_connections), now.mono_us, stopping=bool(self.stopping))
@@ -209,7 +216,26 @@ class Server:
             self.keeper.submit(effects)
         elif not effects.replies:
             return
-        self.outbox.append((effects.seq, effects))  # answers without a record wait for what they tell to be durable
+        self.outbox.add(effects, now.mono_us)  # answers without a record wait for what they tell to be durable
+
+    def _beats(self) -> None:
+        """Answer the heartbeats that need no record, before anything else and whatever the disk does."""
+        undurable = self.outbox.asked_to_end()
+        for connection, request in self.intake.heartbeats():
+            cmd = Incoming(connection.number, request, connection.uid, None, connection.roles)
+            frame = answer_at_once(self.engine, cmd, self.now, undurable)
+            if frame is not None:
+                self.intake.answered(connection)
+                self._after(connection, connection.send(frame))
+
+    def _end_if_hung(self) -> None:
+        if self.clock.now().mono_us >= self.outbox.wake_us():
+            after = format_duration(self.config.sync_timeout_us)
+            self._log(
+                f"the storage at {self.config.data} has not finished a commit for {after} (--sync-timeout): what is on disk is not known,"
+                " so the process ends. What was not acknowledged may have been done; start it anew when the disk answers"
+            )
+            os._exit(EXIT_STORAGE)
 
     def _take(
         self, connection: Connection, request: Request, full: str, inputs: list[Any], lookups: list[tuple[Connection, Request]]
@@ -251,11 +277,8 @@ class Server:
     def _act(self) -> None:
         """Send what is durable."""
         durable = self.durable = self.keeper.poll()
-        if not self.outbox or self.outbox[0][0] > durable:
-            return
         now = self.clock.now()
-        while self.outbox and self.outbox[0][0] <= durable:
-            _, effects = self.outbox.popleft()
+        for effects in self.outbox.durable(durable, now.mono_us):
             for granted in effects.granted:
                 self.pool.sent(*granted)
             for worker, tokens in effects.finished:
