@@ -17,7 +17,6 @@ from .admin_commands import set_hold
 from .builtin import Allowed
 from .clock import Clock
 from .config import format_offset
-from .connections import Listener
 from .cron import Zones
 from .engine import Engine
 from .errors import ConfigError, CorruptJournalError, LockedError, StorageFullError
@@ -26,6 +25,7 @@ from .journal import EXIT_FATAL, LmdbJournal
 from .journal_dir import damage
 from .journal_files import in_words
 from .keeper import Keeper
+from .listener import Listener
 from .messages import say
 from .model import CLOCK_STEP_US, US, Outcome, to_datetime
 from .pool import Pool, kill_former_generation

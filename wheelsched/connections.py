@@ -1,24 +1,20 @@
-"""Unix socket connections of the server: the listening socket, bounded buffers in both directions, peers' ids."""
+"""Unix socket connections of the server: bounded buffers in both directions, peers' ids."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import socket
-import stat
 import struct
 import sys
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from .costs import URGENT, verb_of
-from .errors import ConfigError, InvalidArgumentError, LockedError
+from .errors import InvalidArgumentError
 from .protocol import FRAME_MAX, REPLY_MAX, FrameReader, encode_error, parse_request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from .protocol import Request
 
 READ_BYTES: Final = 256 * 1024
@@ -189,87 +185,6 @@ def peer(sock: socket.socket) -> tuple[int, set[int]]:
     except OSError:  # an old kernel, or more groups than there is room for
         groups = b""
     return uid, {gid, *struct.unpack(f"{len(groups) // 4}I", groups)}
-
-
-class Listener:
-    """The listening socket: made safely, removed at the end only if it is still ours."""
-
-    def __init__(self, path: str, mode: int, group: str | None) -> None:
-        """ConfigError for a path that can't be used; LockedError when a living server listens there."""
-        self.path = path
-        _prepare(path)
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
-        mask = os.umask(0o777 & ~mode)
-        try:
-            self.sock.bind(path)
-        except OSError as e:
-            self.sock.close()
-            raise ConfigError(f"socket {path}: {os.strerror(e.errno or 0)}") from e
-        finally:
-            os.umask(mask)
-        if group is not None:
-            _give_to_group(path, group)
-        self._id = _identity(path)
-        self.sock.listen(1024)
-
-    def fileno(self) -> int:
-        """For the selector."""
-        return self.sock.fileno()
-
-    def accept(self, most: int = 64) -> Iterator[socket.socket]:
-        """New connections, so many at most. OSError with EMFILE or ENFILE when descriptors are out."""
-        for _ in range(most):
-            try:
-                yield self.sock.accept()[0]
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-
-    def close(self) -> None:
-        """Stop listening."""
-        self.sock.close()
-        with contextlib.suppress(FileNotFoundError):
-            if _identity(self.path) == self._id:
-                os.unlink(self.path)  # noqa: PTH108
-
-
-def _identity(path: str) -> tuple[int, int]:
-    info = os.lstat(path)
-    return info.st_dev, info.st_ino
-
-
-def _prepare(path: str) -> None:
-    """Make the directory; remove a dead socket of ours, and nothing else."""
-    folder = os.path.dirname(os.path.abspath(path))  # noqa: PTH100, PTH120
-    try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103
-        info = os.lstat(path)
-    except FileNotFoundError:
-        return
-    except OSError as e:
-        raise ConfigError(f"socket {path}: {os.strerror(e.errno or 0)}") from e
-    if not stat.S_ISSOCK(info.st_mode):
-        raise ConfigError(f"socket {path}: there is something else than a socket; remove it or choose another path")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1)
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            if info.st_uid != os.geteuid():
-                raise ConfigError(f"socket {path}: a dead socket of another user; remove it") from None
-            os.unlink(path)  # noqa: PTH108
-            return
-        except OSError as e:
-            raise ConfigError(f"socket {path}: {e}") from e
-    raise LockedError(f"socket {path}: another server listens there; give this one a socket of its own with --socket")
-
-
-def _give_to_group(path: str, group: str) -> None:
-    import grp  # noqa: PLC0415 - only with socket_group
-
-    try:
-        os.chown(path, -1, grp.getgrnam(group).gr_gid, follow_symlinks=False)
-    except (KeyError, OSError) as e:
-        raise ConfigError(f"socket_group {group}: {e}") from e
 
 
 def out_of_descriptors(error: OSError) -> bool:

@@ -8,7 +8,7 @@ import select
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from .connections import HALF_FRAME_US, READ_BYTES, Connection, Listener, out_of_descriptors, peer
+from .connections import HALF_FRAME_US, READ_BYTES, Connection, out_of_descriptors, peer
 from .errors import ResourceExhaustedError
 from .model import NEVER, US
 from .protocol import encode_error
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .grants import Grants
+    from .listener import Listener
 
 ACCEPT_PAUSE_US: Final = US  # when the system has no room for another connection
 TURN_BYTES: Final = 1024 * 1024  # that are read in one turn from all connections together
@@ -157,6 +158,20 @@ class Peers:
         if now_us >= self._refused_us + _LOG_EVERY_US:
             self._refused_us = now_us
             self._log(f"a connection was refused: {why}; others are refused without a word for a minute")
+
+    def keep_socket(self, now_us: int, *, noted: bool) -> None:
+        """Make the socket's file again when it is lost: else nobody new could reach a server that runs."""
+        if not self.listener.lost(now_us, noted=noted):
+            return
+        self.accept(now_us)  # who came before it was lost
+        old = self.listener.fileno()
+        said = self.listener.make_again()
+        if said:
+            self._log(said)
+        if self.listener.fileno() != old or old not in self._events:
+            self._events.pop(old, None)  # epoll has forgotten it with its closing
+            self.accept_again_us = 0
+            self.watch(self.listener.fileno())
 
     # What they send
 

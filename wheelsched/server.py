@@ -35,11 +35,11 @@ from .turn import ClockBack, Disconnect, Incoming, WorkerGone
 
 if TYPE_CHECKING:
     from .config import Config
-    from .connections import Listener
     from .engine import Engine
     from .executors import Exited
     from .grants import Grants
     from .keeper import Keeper
+    from .listener import Listener
     from .pool import Pool
 
 EXIT_CONFIG: Final = 78  # the tasks can't be imported
@@ -95,6 +95,8 @@ class Server:
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         for fd in (self.listener.fileno(), self.timer.fileno(), self.keeper.fileno(), self.pool.fileno(), self._wake_read):
             self.peers.watch(fd)
+        if self.listener.notes >= 0:
+            self.peers.watch(self.listener.notes)
         for _ in range(self.config.workers):
             self._spawn()
         while not self._finished():
@@ -157,7 +159,7 @@ class Server:
         now = self.clock.now().mono_us
         deadline = min(
             self.wake_mono_us, self.pool.wake_at_mono_us(), self.drain_until_us, self.peers.wake_us(), self.keeper.wake_at_us(now),
-            self.readers.wake_us(), self.reload.wake_us,
+            self.readers.wake_us(), self.reload.wake_us, self.listener.wake_us(),
         )
         if self.config.clock_check_us:
             deadline = min(deadline, now + self.config.clock_check_us)
@@ -179,10 +181,13 @@ class Server:
         if step < 0:
             self._log(f"the clock was set back by {-step / US:.1f} s")
             self.inputs.append(ClockBack(self.keeper.fired_after(now.wall_us)))
+        noted = False
         share = self.peers.share(sum(fd in self.peers.by_fd for fd, _ in events))
         for fd, mask in events:
             if fd == self.listener.fileno():
                 self.peers.accept(now.mono_us)
+            elif fd == self.listener.notes:
+                noted = True
             elif fd == self.timer.fileno():
                 self.timer.drain()
             elif fd == self._wake_read:
@@ -190,6 +195,7 @@ class Server:
             elif fd in self.peers.by_fd:
                 self._serve(self.peers.by_fd[fd], mask, share)
         self._pool_events(now.mono_us)
+        self.peers.keep_socket(now.mono_us, noted=noted)
         for connection in self.peers.overdue(now.mono_us):
             self._drop(connection)
 
