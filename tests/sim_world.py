@@ -408,6 +408,8 @@ class World:
         for body in self.engine.effects.records:
             replayed.apply(*records.decode(body))
         assert replayed.digest() == live.digest(), "replay differs from the live state"
+        for one in (live, replayed):
+            assert sorted(one.created.rows()[0].tolist()) == one.runs.slots(), "a run is in no listing, or one that has left is"
         live.check()
         if self.keeper._pieces is None:
             pieces = [p for part in live.copy(self.rng.choice([1, 2**30])) for p in part]

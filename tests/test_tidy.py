@@ -28,7 +28,7 @@ HOUSE = [
     (3, False, "hooks wear forks messages builtin builtin_*"),
     (3, False, "__init__ client client_runs aclient aclient_runs session transport atransport"),
     (4, True, "testing inline"),
-    (2, True, "trail events* waiting costs outbox"),
+    (2, True, "trail events* waiting costs outbox creation"),
     (3, True, "verbs_events views_events verbs_dead verbs_logs"),
     (0, True, "tape"),
     (4, True, "testing_reads"),

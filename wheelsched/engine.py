@@ -124,6 +124,7 @@ class Engine:
         self.expiry = Expiry(now.wall_us // MS)
         self.limits = Limits(state, now.mono_us)
         self._turns: set[int] = set()  # job rows whose waiting runs may have their turn
+        self._counted = self._changed = 0  # entries of state.changes that were counted, and how many changes they hold
         self._housekeeping_us = now.mono_us
         self._forgetting: Iterator[None] | None = None  # what is under way
         self.counters: dict[str, int] = dict.fromkeys(
@@ -408,10 +409,13 @@ class Engine:
         if finished >= FOLD_ROWS or (finished and overdue):
             self._fold()
             self.effects.again |= finished > FOLD_ROWS
-        told = sum(map(len, self.state.changes))
-        if told >= CHANGES_MAX or (told and overdue):
-            self.effects.history.append(changes.pack(self.state.changes))
-            self.record("TOLD", {"count": len(self.state.changes)})
+        entries = self.state.changes
+        self._changed += sum(map(len, entries[self._counted :]))
+        self._counted = len(entries)
+        if self._changed >= CHANGES_MAX or (self._changed and overdue):
+            self.effects.history.append(changes.pack(entries))
+            self.record("TOLD", {"count": len(entries)})
+            self._counted = self._changed = 0
         if overdue:
             self._housekeeping_us = self.now.mono_us + HOUSEKEEPING_US
             self._forgetting = self._forget()

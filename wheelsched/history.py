@@ -19,8 +19,8 @@ from . import changes
 from .attempts import unpack_past
 from .errors import CorruptJournalError, InvalidArgumentError
 from .ids import job_key
-from .model import MS, Disposition, RunState, Trigger, parse_job_name
-from .reads import RunFilter, as_columns, run, run_fields, select_runs
+from .model import MS, NEVER, Disposition, RunState, Trigger, parse_job_name
+from .reads import RunFilter, as_columns, run_fields, runs, select_runs
 from .records import decode_blobs, decode_column, encode_blobs, encode_column
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ ROWS_MAX: Final = 2**32  # of a block
 BLOCKS_MAX: Final = 4  # that a page of runs looks through; others follow
 NEEDED: Final = frozenset({"why", "backfill", "history"})  # verbs that are decided with a look into history
 _NAMES_LEVEL: Final = 1  # of zlib
+_NUMBER_BITS: Final = 40  # of a position's number: those of creation, and above them the generation
+_GENERATIONS: Final = 2**23 - 1
 _FIELDS: Final = (
     "nominal_us", "created_us", "due_us", "queued_us", "started_us", "ended_us", "token", "worker", "missed", "count",
     "attempt", "state", "outcome", "trigger", "reason", "disposition", "flags", "snoozes",
@@ -282,8 +284,9 @@ def runs_page(
 ) -> dict[str, Any]:
     """A page of runs, oldest first: history, then the table; with `newest` from the other end. `blocks` takes a journal's arguments.
 
-    A position is [block, row] inside history, [-1, created_us, row] inside the table: of the next row of history and the last one of the
-    table, in both orders of the last one. A run that goes to history between two pages may come twice when the newest are first.
+    A position is [block, row] inside history, [-1, created_us, number] inside the table: of the next row of history and the last run of
+    the table that was looked at, in both orders of the last one; the number is of its creation, with the server's generation. A run
+    that goes to history between two pages may come twice when the newest are first.
     """
     wanted = RunFilter(args)
     wanted.steps = state.meta.steps
@@ -333,21 +336,36 @@ def _newest(
 
 def _of_table(state: State, wanted: RunFilter, after: Any, running: Live, limit: int, found: list[dict[str, Any]]
               ) -> tuple[list[dict[str, Any]], list[int] | None]:
-    """`found` with what the table has behind a position in it, None for its begin; and the position, None at its end."""
-    rows = select_runs(state, np.array(state.runs.slots(), np.uint32), wanted)
-    created = state.runs.gather(rows)["created_us"]
-    if wanted.newest:
-        rows, created = rows[::-1], created[::-1]
-    if after is not None:
-        at, last = after[1:]
-        further = (created < at) if wanted.newest else (created > at)
-        further |= (created == at) & ((rows < last) if wanted.newest else (rows > last))
-        rows, created = rows[further], created[further]
-    rows = rows[: limit - len(found)]
-    found += [run(state, row, running) for row in rows.tolist()]
-    if len(found) < limit:
+    """`found` with what the table has behind a position in it, None for its begin; and the position, None at its end. A bound of runs is
+    looked at, so a page may be short and not the last.
+    """
+    order, newest = state.created, wanted.newest
+    start = (order.next if newest else -1) if after is None else _number(state, after, newest=newest)
+    rows, numbers, last = (order.before if newest else order.after)(start, wanted.looked_at)
+    places = select_runs(state, rows, wanted)
+    room = limit - len(found)
+    if len(places) >= room:
+        places = places[:room]
+        last = int(numbers[places[-1]])
+    found += runs(state, np.ascontiguousarray(rows[places]), running)
+    if last is None:
         return found, None
-    return found, [-1, int(created[len(rows) - 1]), int(rows[-1])]
+    end = rows[np.flatnonzero(numbers == last)]
+    made = int(state.runs.gather(end)["created_us"][0]) if len(end) else after[1] if after is not None else NEVER if newest else 0
+    return found, [-1, made, (state.meta.generation & _GENERATIONS) << _NUMBER_BITS | last]
+
+
+def _number(state: State, after: Any, *, newest: bool) -> int:
+    """The number behind which a page begins. A restart numbers the runs anew: then what was made in the position's instant comes again."""
+    at, number = after[1:]
+    if number >> _NUMBER_BITS == state.meta.generation & _GENERATIONS:
+        return int(number & (1 << _NUMBER_BITS) - 1)
+    rows, numbers = state.created.rows()
+    made = state.runs.gather(rows)["created_us"] if len(rows) else np.empty(0, np.int64)
+    further = np.flatnonzero(made <= at if newest else made >= at)
+    if not len(further):
+        return -1 if newest else state.created.next
+    return int(numbers[further[-1]]) + 1 if newest else int(numbers[further[0]]) - 1
 
 
 __all__ = ["NEEDED", "Block", "and_more", "ended_us", "look_for", "of_runs", "pack", "runs_page"]

@@ -123,24 +123,43 @@ def _attempt(attempt: int, token: int, worker: int, started: int, ended: int, ou
 
 def run(state: State, row: int, running: Live) -> dict[str, Any]:
     """One run that is not folded."""
-    rows = np.array([row], np.uint32)
-    f = state.runs.gather(rows)[0]
-    wire = state.specs[int(f["spec"])]
-    name = state.jobs.names(np.array([f["job"]], np.uint32))[0].decode()
-    _, result, history = state.runs.blobs(row)
-    shown = run_fields(dict(zip(f.dtype.names, f.item(), strict=True)), name, wire["task"], wire["queue"], result, history, running)
-    beat = running.beats.get(int(f["token"])) if f["state"] == _LEASED else None
+    return runs(state, np.array([row], np.uint32), running)[0]
+
+
+def runs(state: State, rows: NDArray[np.uint32], running: Live) -> list[dict[str, Any]]:
+    """Runs that are not folded."""
+    if not len(rows):
+        return []
+    f = state.runs.gather(rows)
+    columns, jobs = f.dtype.names, f["job"].tolist()
+    assert columns is not None
+    known = np.unique(f["job"])
+    names = {job: name.decode() for job, name in zip(known.tolist(), state.jobs.names(known), strict=True)}
+    found = []
+    for i, row in enumerate(rows.tolist()):
+        values = dict(zip(columns, f[i].item(), strict=True))
+        wire = state.specs[values["spec"]]
+        _, result, history = state.runs.blobs(row)
+        shown = run_fields(values, names[jobs[i]], wire["task"], wire["queue"], result, history, running)
+        if values["state"] == _LEASED:
+            _add_live(shown, values["token"], running)
+        elif values["state"] == _SCHEDULED and (number := state.group_of.get(state.runs.ids(rows[i : i + 1]))) is not None:
+            group = state.groups[number]
+            shown["progress"] = f"waits for its group: {group.members - group.left} of {group.members} have ended"
+        found.append(shown)
+    return found
+
+
+def _add_live(shown: dict[str, Any], token: int, running: Live) -> None:
+    """What a leased run's worker has told of it."""
+    beat = running.beats.get(token)
     if beat is not None:
         shown |= {"state": "running", "progress": beat.progress, "heartbeat_us": beat.at_us}
-        output = running.output(int(f["token"]))
+        output = running.output(token)
         if output:
             shown["attempts"][-1]["result"] = shown["result"] = output
-    if f["state"] == _LEASED and (started_us := running.started_us(int(f["token"]))):
+    if started_us := running.started_us(token):
         shown["started_us"] = shown["attempts"][-1]["started_us"] = started_us
-    if f["state"] == _SCHEDULED and (number := state.group_of.get(state.runs.ids(rows))) is not None:
-        group = state.groups[number]
-        shown["progress"] = f"waits for its group: {group.members - group.left} of {group.members} have ended"
-    return shown
 
 
 def run_or_stub(engine: Engine, run_id: bytes) -> dict[str, Any]:
@@ -204,22 +223,21 @@ def page_of(args: dict[str, Any]) -> tuple[int, int]:
     return start, min(limit, TOLD_MAX)
 
 
-def select_runs(state: State, rows: NDArray[np.uint32], wanted: RunFilter) -> NDArray[np.uint32]:
-    """Rows of the run table that pass a filter, oldest first."""
+def select_runs(state: State, rows: NDArray[np.uint32], wanted: RunFilter) -> NDArray[np.intp]:
+    """Places of the rows of the run table that pass a filter."""
     if not len(rows):
-        return rows
+        return np.empty(0, np.intp)
     fields = state.runs.gather(rows)
-    keep = wanted.mask(fields)
-    rows, fields = rows[keep], fields[keep]
-    if wanted.of_definitions and len(rows):
-        specs, index = np.unique(fields["spec"], return_inverse=True)
+    places = np.flatnonzero(wanted.mask(fields))
+    if wanted.of_definitions and len(places):
+        specs, index = np.unique(fields["spec"][places], return_inverse=True)
         fit = np.array([wanted.fits(wire["task"], wire["queue"]) for wire in (state.specs[n] for n in specs.tolist())], np.bool_)
-        rows, fields = rows[fit[index]], fields[fit[index]]
-    if wanted.of_names and len(rows):
-        jobs, index = np.unique(fields["job"], return_inverse=True)
+        places = places[fit[index]]
+    if wanted.of_names and len(places):
+        jobs, index = np.unique(fields["job"][places], return_inverse=True)
         good = np.array([wanted.matches(x.decode()) for x in state.jobs.names(jobs.astype(np.uint32))], np.bool_)
-        rows, fields = rows[good[index]], fields[good[index]]
-    return rows[np.lexsort((rows, fields["created_us"]))]
+        places = places[good[index]]
+    return places
 
 
 class RunFilter:
@@ -229,6 +247,7 @@ class RunFilter:
         """InvalidArgumentError for a state that doesn't exist."""
         self.newest = bool(args.get("newest"))
         pattern, self._namespace, self._task, self._queue = (_text(args, name) for name in ("job", "namespace", "task", "queue"))
+        self.looked_at = names_a_turn(pattern, LOOKED_AT_MAX)  # runs of the table, for one page
         self._job = None if pattern is None else glob(display_name(pattern), "job")
         self.of_names = pattern is not None or self._namespace is not None
         self.of_definitions = self._task is not None or self._queue is not None

@@ -16,6 +16,7 @@ from . import changes, state_snapshot
 from ._jobs import JobTable
 from ._runs import FINISHED, RunTable
 from .changes import NO_SPEC, Changes
+from .creation import Created
 from .errors import CorruptJournalError
 from .ids import job_key
 from .model import TRANSITIONS, Disposition, JobState, Reason, RunFlag, RunState, Trigger, to_datetime
@@ -52,6 +53,7 @@ class State(AttemptRecords):
         super().__init__()
         self.jobs = JobTable()
         self.runs = RunTable(self.jobs, _moves())
+        self.created = Created()
         self.meta = Meta()
         self.specs: dict[int, dict[str, Any]] = {}
         self.spec_ids: dict[bytes, int] = {}
@@ -197,12 +199,15 @@ class State(AttemptRecords):
         made = f["state"] > 0
         columns = f if made.all() else {name: f[name][made] for name in _DUE_COLUMNS}
         job, nominal, state, disposition, reason, until, count, missed = (columns[name] for name in _DUE_COLUMNS)
-        return self.runs.due(job, nominal, state, disposition, reason, until, count, missed, f["at"])
+        rows = self.runs.due(job, nominal, state, disposition, reason, until, count, missed, f["at"])
+        self.created.add(rows)
+        return rows
 
     def _enqueue(self, f: dict[str, Any]) -> NDArray[np.uint32]:
         rows = self.runs.enqueue(
             f["job"], f["id"], f["spec"], f["trigger"], f["nominal"], f["due"], f["state"], f["payload"], f["at"]
         )
+        self.created.add(rows)
         if len(rows) and f["trigger"][0] == Trigger.BACKFILL:
             first, last = (to_datetime(int(f["nominal"][i])) for i in (0, -1))
             self._touched(f, int(f["job"][0]), changes.BACKFILL, f"{len(rows)} runs, {first:{_STAMP}} to {last:{_STAMP}}")
@@ -280,7 +285,9 @@ class State(AttemptRecords):
             if len(fields):
                 ahead = fields["nominal_us"] > self.jobs.gather(np.ascontiguousarray(fields["job"]))["cursor_us"]
                 self.meta.blocked |= dict.fromkeys(zip(fields["job"][ahead].tolist(), fields["nominal_us"][ahead].tolist(), strict=True))
-        self.trail.fold(self.meta.seq + 1, self.meta.folded, self.runs.peek(FINISHED, f["count"]))
+        rows = self.runs.peek(FINISHED, f["count"])
+        self.trail.fold(self.meta.seq + 1, self.meta.folded, rows)
+        self.created.remove(rows)
         self.runs.fold(f["count"])
         self.meta.folded += f["count"]
 
@@ -363,6 +370,7 @@ class State(AttemptRecords):
     def _withdraw(self, f: dict[str, Any]) -> None:
         if not f["count"].all():
             self.trail.cut(self.meta.seq + 1)  # rows go and history has nothing of them
+        self.created.remove(f["run"][f["count"] == 0])
         self.runs.withdraw(f["run"], f["until"], f["count"])
 
     def _expire(self, f: dict[str, Any]) -> None:

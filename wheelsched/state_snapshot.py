@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
+import numpy as np
 
 from .changes import Changes
 from .errors import CorruptJournalError
@@ -132,6 +133,9 @@ def load(state: State, pieces: Iterator[bytes]) -> None:
         raise CorruptJournalError(f"the snapshot is damaged: {type(e).__name__}: {e}") from e
     state.runs.order = parts["order"]
     state.runs.rebuild({i: w.list_id for i, w in state.workers.items()})
+    rows = np.array(state.runs.slots(), np.uint32)
+    made = state.runs.gather(rows)
+    state.created.add(rows[np.lexsort((made["id_low"], made["id_high"], made["created_us"]))])
 
 
 def _load_many(state: State, letter: bytes, entries: list[list[Any]]) -> None:
