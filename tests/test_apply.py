@@ -29,7 +29,7 @@ from wheelsched import (
     protocol,
 )
 from wheelsched import apply as engine_apply
-from wheelsched.model import FRAME_JOBS_MAX, NEVER
+from wheelsched.model import FRAME_JOBS, FRAME_JOBS_MAX, NEVER
 from wheelsched.testing import CLIENT, Simulator
 from wheelsched.turn import Disconnect
 
@@ -366,7 +366,7 @@ def test_frames_of_the_clients(make, path):
             peer.ok(request, {"staged": 1} if request.verb == "stage" else ANSWER)
 
     wanted = [Job(f"n{i}", Call("t", b"x" * size), Manual(), priority=i % 10, note="é" * (i * 25)) for i, size in enumerate(sizes)]
-    many = [Job(f"n{i}", Call("t"), Manual(), paused=i % 2 == 0) for i in range(FRAME_JOBS_MAX + 1)]
+    many = [Job(f"n{i}", Call("t"), Manual(), paused=i % 2 == 0) for i in range(FRAME_JOBS + 1)]
     with FakeServer(path, handle), make(path) as ws:
         ws.apply(wanted, "a/*")
         ws.apply(many, dry_run=True)
@@ -374,10 +374,10 @@ def test_frames_of_the_clients(make, path):
     assert [name for args in first for name in args["names"]] == [f"default/n{i}" for i in range(40)]
     assert [note for args in first for note in args["notes"]] == ["é" * (i * 25) for i in range(40)]
     second = [r.args for r in seen if r.verb == "stage" and r.args["batch"] == 2]
-    assert [len(args["names"]) for args in second] == [FRAME_JOBS_MAX, 1]
+    assert [len(args["names"]) for args in second] == [FRAME_JOBS, 1]
     assert second[0]["paused"][:2] == [True, False]
     asked = [r.args for r in seen if r.verb == "apply"]
-    assert [(a["batch"], a["jobs"], a["prune"], a["dry_run"]) for a in asked] == [(1, 40, "a/*", False), (2, FRAME_JOBS_MAX + 1, None, True)]
+    assert [(a["batch"], a["jobs"], a["prune"], a["dry_run"]) for a in asked] == [(1, 40, "a/*", False), (2, FRAME_JOBS + 1, None, True)]
     assert len(asked[0]["rid"]) == 16
 
 

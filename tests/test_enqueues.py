@@ -6,7 +6,7 @@ import pytest
 from engine_bench import FAILED, OK, Bench, at
 
 from wheelsched import Call, Enqueue, FailedPreconditionError, InvalidArgumentError, Manual, NotFoundError, PayloadError, cancels
-from wheelsched.model import FRAME_JOBS_MAX, KEY_MAX
+from wheelsched.model import FRAME_JOBS, FRAME_JOBS_MAX, KEY_MAX
 from wheelsched.protocol import Request
 from wheelsched.state import State
 from wheelsched.turn import Incoming
@@ -163,9 +163,9 @@ def test_frames_are_split_and_empty_is_nothing():
     assert len(sim.client.enqueue_many([])) == 0
     asked, real = [], sim.ask
     sim.ask = lambda verb, args: asked.append(len(args["payload"])) or real(verb, args)
-    results = sim.client.enqueue_many(Call("t", n) for n in range(FRAME_JOBS_MAX + 1))
-    assert asked == [FRAME_JOBS_MAX, 1]
-    assert len(set(results.ids)) == FRAME_JOBS_MAX + 1
+    results = sim.client.enqueue_many(Call("t", n) for n in range(FRAME_JOBS + 1))
+    assert asked == [FRAME_JOBS, 1]
+    assert len(set(results.ids)) == FRAME_JOBS + 1
     asked.clear()
     sim.client.enqueue_many(Call("t", "x" * 200_000) for _ in range(11))
     assert asked == [5, 5, 1]

@@ -27,7 +27,7 @@ from wheelsched import (
     protocol,
 )
 from wheelsched.bulk import Bulk, PutResults
-from wheelsched.model import FRAME_JOBS_MAX, NEVER
+from wheelsched.model import FRAME_JOBS, NEVER
 
 
 @pytest.fixture(params=[Client, Driven], ids=["sync", "async"])
@@ -57,16 +57,16 @@ def test_put_many_splits_into_frames_and_lists_every_job(make, path):
             seen.append(request)
             peer.ok(request, put_all(request))
 
-    n = 2 * FRAME_JOBS_MAX + 7
+    n = 2 * FRAME_JOBS + 7
     with FakeServer(path, handle), make(path) as ws:
         results = ws.put_many(jobs(n))
         many = ws.put_many([Job("a/b", Call("t", 1), Cron("0 0 * * *"), queue="q"), Job("c", Call("t", 2), Every("5s", anchor=T0))])
         none = ws.put_many([])
-    assert [len(request.args["names"]) for request in seen] == [FRAME_JOBS_MAX, FRAME_JOBS_MAX, 7, 2]
+    assert [len(request.args["names"]) for request in seen] == [FRAME_JOBS, FRAME_JOBS, 7, 2]
     args = seen[0].args
     assert args["given"] == [{"task": "t", "schedule": {"kind": "at"}}]
-    assert (args["which"], len(args["payload"])) == (bytes(4 * FRAME_JOBS_MAX), FRAME_JOBS_MAX)
-    assert args["param_us"] == (T0_US + 544).to_bytes(8, "little") * FRAME_JOBS_MAX
+    assert (args["which"], len(args["payload"])) == (bytes(4 * FRAME_JOBS), FRAME_JOBS)
+    assert args["param_us"] == (T0_US + 544).to_bytes(8, "little") * FRAME_JOBS
     args = seen[3].args
     assert (args["names"], args["which"]) == (["a/b", "default/c"], b"\0\0\0\0\1\0\0\0")
     assert [given["schedule"]["kind"] for given in args["given"]] == ["cron", "every"]
@@ -74,9 +74,9 @@ def test_put_many_splits_into_frames_and_lists_every_job(make, path):
     assert args["param_us"] == NEVER.to_bytes(8, "little") + (T0_US + 544).to_bytes(8, "little")
     assert [protocol.decode_payload(payload)[0] for payload in args["payload"]] == [[1], [2]]
     words = ("unchanged", "created", "updated")
-    expected = [(f"n{i}", words[i % FRAME_JOBS_MAX % 3]) for i in range(n)]
+    expected = [(f"n{i}", words[i % FRAME_JOBS % 3]) for i in range(n)]
     assert list(results) == expected
-    assert [results[i] for i in (0, 9_999, 10_000, -1)] == [expected[i] for i in (0, 9_999, 10_000, -1)]
+    assert [results[i] for i in (0, FRAME_JOBS - 1, FRAME_JOBS, -1)] == [expected[i] for i in (0, FRAME_JOBS - 1, FRAME_JOBS, -1)]
     assert results[9_998:10_002] == expected[9_998:10_002]
     assert sum(results.counts().values()) == len(results) == n
     assert list(many) == [("a/b", "unchanged"), ("c", "created")]
@@ -120,7 +120,7 @@ def test_put_many_has_four_frames_under_way(make, path):
         peer.read()
 
     with FakeServer(path, handle), make(path) as ws:
-        assert len(ws.put_many(jobs(6 * FRAME_JOBS_MAX))) == 6 * FRAME_JOBS_MAX
+        assert len(ws.put_many(jobs(6 * FRAME_JOBS))) == 6 * FRAME_JOBS
     assert most == [4]
 
 
@@ -139,8 +139,8 @@ def test_put_many_survives_a_lost_connection(make, path):
             peer.ok(request, put_all(request))
 
     with FakeServer(path, handle), make(path) as ws:
-        results = ws.put_many(jobs(5 * FRAME_JOBS_MAX))
-    assert [name for name, _ in results] == [f"n{i}" for i in range(5 * FRAME_JOBS_MAX)]
+        results = ws.put_many(jobs(5 * FRAME_JOBS))
+    assert [name for name, _ in results] == [f"n{i}" for i in range(5 * FRAME_JOBS)]
     assert len({rid for _, rid, _ in rids}) == 5
     third = rids[2][1]
     assert [number for number, rid, _ in rids if rid == third] == [0, 1]
@@ -159,10 +159,10 @@ def test_put_many_tells_what_was_refused_and_what_was_done(make, path):
                 peer.ok(request, put_all(request))
 
     with FakeServer(path, handle), make(path) as ws, pytest.raises(AlreadyExistsError) as caught:
-        ws.put_many(jobs(9 * FRAME_JOBS_MAX))
-    assert caught.value.detail["jobs"] == [[FRAME_JOBS_MAX + 3, "why"]]
+        ws.put_many(jobs(9 * FRAME_JOBS))
+    assert caught.value.detail["jobs"] == [[FRAME_JOBS + 3, "why"]]
     # the frames under way when the answer came were decided as well
-    assert caught.value.detail["accepted"] in (3 * FRAME_JOBS_MAX, 4 * FRAME_JOBS_MAX)
+    assert caught.value.detail["accepted"] in (3 * FRAME_JOBS, 4 * FRAME_JOBS)
 
 
 @pytest.mark.parametrize(
@@ -189,10 +189,10 @@ def test_put_many_names_the_job_that_can_not_be_sent(make, path, bad, error, tex
         while (request := peer.read()) is not None:
             peer.ok(request, put_all(request))
 
-    good = [Job(f"g{i}", Call("t"), Manual(), priority=1) for i in range(FRAME_JOBS_MAX + 1)]
+    good = [Job(f"g{i}", Call("t"), Manual(), priority=1) for i in range(FRAME_JOBS + 1)]
     with FakeServer(path, handle), make(path) as ws, pytest.raises(error, match=text) as caught:
         ws.put_many([*good, bad])
-    assert (caught.value.detail["row"], caught.value.detail["accepted"]) == (FRAME_JOBS_MAX + 1, FRAME_JOBS_MAX)
+    assert (caught.value.detail["row"], caught.value.detail["accepted"]) == (FRAME_JOBS + 1, FRAME_JOBS)
 
 
 def test_unions_and_lists_of_names_are_read_once_for_all_their_jobs():

@@ -18,7 +18,7 @@ import msgpack
 
 from .definition import given_from_api
 from .errors import DeadlineExceededError, InternalError, InvalidArgumentError, UnavailableError, WheelschedError
-from .model import FRAME_JOBS_MAX, NAME_MAX, NAMESPACE_MAX, NEVER, PAYLOAD_MAX, Call, Job, display_name, parse_job_name
+from .model import FRAME_JOBS, NAME_MAX, NAMESPACE_MAX, NEVER, PAYLOAD_MAX, Call, Job, display_name, parse_job_name
 from .payloads import NO_EXTS
 from .protocol import FRAME_MAX, encode_payload, encode_value
 from .schedule import At
@@ -106,7 +106,7 @@ class Bulk:
                 param_us = NEVER if isinstance(schedule, list | tuple) else schedule.param_us()
             except WheelschedError as e:
                 raise _named(e, job, row) from e
-            if need > frame.room or len(frame.names) == FRAME_JOBS_MAX:
+            if need > frame.room or len(frame.names) == FRAME_JOBS:
                 yield _ask(frame, row)
                 frame, rows = _Frame(), {}
                 given, packed = self._given(key, job)

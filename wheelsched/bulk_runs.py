@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from .bulk import Bulk, definition_key, frames_flow, little
 from .definition import given_from_api
 from .errors import FailedPreconditionError, InternalError, InvalidArgumentError, WheelschedError
-from .model import FRAME_JOBS_MAX, GROUP_MAX, HOOKS, NEVER, UNIQUE_FIELDS, Call, Enqueue, parse_duration, parse_job_name
+from .model import FRAME_JOBS, GROUP_MAX, HOOKS, NEVER, UNIQUE_FIELDS, Call, Enqueue, parse_duration, parse_job_name
 from .protocol import FRAME_MAX, encode_payload, encode_value
 from .session import Ask
 from .verbs import checked_key, field_of, instant_of_enqueue
@@ -86,7 +86,7 @@ def _frames(calls: Iterable[Enqueue | Call], exts: Exts) -> Iterator[tuple[_Fram
             at_us, delay_us = _instants(one)
             need = len(payload) + 4 * len(key or "") + _ROW_ROOM
             made = None if kind in frame.rows else _kind(one)
-            if need + (made[1] if made else 0) > frame.room or len(frame.payloads) == FRAME_JOBS_MAX:
+            if need + (made[1] if made else 0) > frame.room or len(frame.payloads) == FRAME_JOBS:
                 yield frame, row
                 frame, made = _Frame(), _kind(one)
         except WheelschedError as e:

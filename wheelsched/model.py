@@ -46,6 +46,7 @@ NOTE_MAX: Final = 1_000
 KEY_MAX: Final = 200
 EXPR_MAX: Final = 1_000  # characters of a cron expression
 FRAME_JOBS_MAX: Final = 10_000
+FRAME_JOBS: Final = 1_000  # jobs or runs that our clients put in one frame: as much as a server does in a few milliseconds
 BATCH_MAX: Final = 65_536  # runs one record decides
 INSTANT_MIN_US: Final = 0  # 1970
 SERVER_UID: Final = 2**32 - 1  # who changed a job, when it was the server itself

@@ -13,7 +13,7 @@ import msgpack
 from .bulk import definition_key
 from .definition import POLICIES, given_from_api
 from .errors import FailedPreconditionError, InternalError, InvalidArgumentError, WheelschedError
-from .model import FRAME_JOBS_MAX, MS, NEVER, NOTE_MAX, Call, Job, format_duration, parse_job_name, to_datetime
+from .model import FRAME_JOBS, MS, NEVER, NOTE_MAX, Call, Job, format_duration, parse_job_name, to_datetime
 from .payloads import NO_EXTS
 from .protocol import FRAME_MAX, encode_payload
 from .schedule import At, Cron, Every, schedule_from_wire
@@ -119,7 +119,7 @@ class _Frame:
         """Take a job; False when there is no room for it."""
         name, given, packed, param_us, payload, note, paused = checked
         need = len(name) + len(payload) + 4 * len(note) + _ROW_ROOM + (0 if packed in self.rows else len(packed))
-        if self.names and (need > self.room or len(self.names) == FRAME_JOBS_MAX):
+        if self.names and (need > self.room or len(self.names) == FRAME_JOBS):
             return False
         self.room -= need
         row = self.rows.setdefault(packed, len(self.given))
