@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import faulthandler
 import os
+import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 EXIT_LOCKED: Final = 75
 EXIT_DAMAGED: Final = 65
+SWITCH_S: Final = 0.0005  # a busy loop lets the commit thread in so often: at Python's 5 ms each commit would take six times that
 CLOCK_WAIT_US: Final = 600 * US
 # Of a path that was chosen badly; all else is the storage's fault.
 _NOT_USABLE: Final = frozenset({
@@ -114,6 +116,7 @@ def serve(config: Config) -> int:
     """Serve until told to stop; the exit code. 65: the data directory is damaged; 70: the storage failed; 75: the directory is locked;
     78: a configuration that can't be used.
     """
+    sys.setswitchinterval(SWITCH_S)
     faulthandler.enable()  # a damaged page of the store can end the process by a signal: not without a word
     try:
         server = _start(config)
