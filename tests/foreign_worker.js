@@ -16,6 +16,19 @@ extensionCodec.register({ type: -1, encode: v => v instanceof Timestamp ? v.data
 const encoder = new Encoder({ extensionCodec, useBigInt64: true })
 const decoder = new Decoder({ extensionCodec, useBigInt64: true })
 const pack = value => Buffer.from(encoder.encode(value))
+
+const VALUE_MAX = 128 * 1024 // there is always room for half of it, and for all when little was printed
+
+// What is told of a value: it, or a mark where it can't be kept. The run has succeeded either way.
+const returned = value => {
+  const type = Object.prototype.toString.call(value).slice(8, -1)
+  try {
+    const data = pack(value)
+    return data.length <= VALUE_MAX ? { value: data } : { left_out: { type, bytes: data.length, why: `over ${VALUE_MAX} bytes` } }
+  } catch (e) {
+    return { left_out: { type, bytes: null, why: e.message } }
+  }
+}
 const unpack = data => decoder.decode(data)
 
 const i64 = numbers => { const b = Buffer.alloc(8 * numbers.length); numbers.forEach((n, i) => b.writeBigInt64LE(BigInt(n), 8 * i)); return b }
@@ -188,7 +201,7 @@ class Worker {
     const timer = timeoutMs < 2n ** 31n && setTimeout(() => { run.timedOut = true; run.stop.abort() }, Number(timeoutMs))
     let outcome = SUCCEEDED, result
     try {
-      result = { value: pack(await TASKS[run.task](run, run.args, run.kwargs)) }
+      result = returned(await TASKS[run.task](run, run.args, run.kwargs))
     } catch (e) {
       outcome = run.timedOut ? TIMED_OUT : run.cancelled ? CANCELLED : FAILED
       result = { type: e.constructor.name, message: e.message, traceback: e.stack }

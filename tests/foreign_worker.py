@@ -23,6 +23,7 @@ from datetime import UTC, datetime, timedelta
 SUCCEEDED, FAILED, TIMED_OUT, CANCELLED, NOT_STARTED = 1, 2, 3, 6, 7
 ACCEPTED = 1
 NEVER = 2**63 - 1
+VALUE_MAX = 128 * 1024  # there is always room for half of it, and for all when little was printed
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 # -- MessagePack ------------------------------------------------------------------------------------------------------
@@ -53,6 +54,17 @@ def pack(value):
         us = (value - EPOCH) // timedelta(microseconds=1)
         return struct.pack(">BBbIq", 0xC7, 12, -1, us % 1_000_000 * 1000, us // 1_000_000)
     raise TypeError(f"{type(value).__name__} has no place in a payload")
+
+
+def returned(value):
+    """What is told of a value: it, or a mark where it can't be kept. The run has succeeded either way."""
+    try:
+        data = pack(value)
+    except Exception as exc:
+        return {"left_out": {"type": type(value).__name__, "bytes": None, "why": str(exc)}}
+    if len(data) > VALUE_MAX:
+        return {"left_out": {"type": type(value).__name__, "bytes": len(data), "why": f"over {VALUE_MAX} bytes"}}
+    return {"value": data}
 
 
 SIZES = {0xC4: "B", 0xC5: "H", 0xC6: "I", 0xC7: "B", 0xC8: "H", 0xC9: "I", 0xD9: "B", 0xDA: "H", 0xDB: "I",
@@ -209,8 +221,7 @@ class Run:
     def execute(self):
         """-> outcome, result."""
         try:
-            value = TASKS[self.task](self, *self.args, **self.kwargs)
-            outcome, result = SUCCEEDED, {"value": pack(value)}
+            outcome, result = SUCCEEDED, returned(TASKS[self.task](self, *self.args, **self.kwargs))
         except BaseException as exc:
             outcome = TIMED_OUT if self.timed_out else CANCELLED if self.cancelled else FAILED
             result = {"type": type(exc).__name__, "message": str(exc), "traceback": traceback.format_exc()}

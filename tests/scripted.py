@@ -131,8 +131,11 @@ class Scripted:
         self._serve()
 
     def _serve(self):
-        while self.connection.requests:
-            request = self.connection.requests.popleft()
+        while self.connection.waiting:
+            taken = self.connection.take(self.connection.urgent or self.connection.others)
+            if taken is None:
+                continue
+            request = taken[0]
             if request.verb == "lease":
                 self.seekers.append(request)
             else:

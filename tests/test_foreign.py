@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from serving import wait_for
 
-from wheelsched import Call, Retry
+from wheelsched import Call, ResultNotKept, Retry
 
 HERE = Path(__file__).parent
 NOW = Retry(attempts=3, backoff="1ms", cap="1ms")
@@ -121,6 +121,16 @@ def test_arguments_results_and_failures_arrive_as_they_were(foreign):
     assert first.error.message == "attempt 1 of default/~foreign.fail fails"
     assert "foreign_worker" in first.error.traceback
     assert all(e["accepted"] for e in worker.wait("verdict", 4))
+
+
+def test_f5_a_value_that_is_too_long_costs_no_run(foreign):
+    _, worker, ws = foreign()
+    run = ws.enqueue(Call("foreign.echo", *["x" * 50_000] * 4), retry=NOW)
+    with pytest.raises(ResultNotKept):
+        run.result(timeout=20)
+    assert run.output.bytes > 200_000
+    assert outcomes(ws, run) == ["succeeded"]
+    assert len(worker.of("start", run=run.id)) == 1
 
 
 def test_timeout_and_cancel_are_the_workers_to_enforce(foreign):

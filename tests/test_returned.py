@@ -163,7 +163,7 @@ def b():
 
 
 @pytest.mark.parametrize(("data", "kind", "why"), [
-    (msgpack.packb("x" * 70_000), "str", "at most 65,536"), (msgpack.packb(bytes(150_000)), "bytes", "at most 65,536"),
+    (msgpack.packb("x" * 300_000), "str", "at most 212,9"), (msgpack.packb(bytes(900_000)), "bytes", "at most 212,9"),
     (msgpack.packb({1: 2}), "dict", "not allowed for map key"), (b"\xa1\xff", "str", "utf-8"), (b"\xc7\x0c\xff" + bytes(6) + b"\x10" + bytes(5), "Timestamp", ""),
 ])
 def test_f5_what_a_worker_in_another_language_returned_costs_no_run(b, data, kind, why):
@@ -172,6 +172,16 @@ def test_f5_what_a_worker_in_another_language_returned_costs_no_run(b, data, kin
     run.refresh()
     assert (run.state, run.output.type, run.output.bytes, run.stdout) == ("succeeded", kind, len(data), b"said")
     assert why in run.output.why
+
+
+def test_f5_a_value_of_another_language_has_the_room_that_is_left(b):
+    for size, out, kept in ((70_000, b"", True), (200_000, b"", True), (70_000, b"o" * 99_000, True), (200_000, b"o" * 99_000, False)):
+        run = b.client.enqueue(CALL)
+        assert end(b, b.lease(), Outcome.SUCCEEDED, {"value": msgpack.packb("x" * size), "stdout": out}) == [1]
+        assert (run.refresh().output == "x" * size, run.state) == (kept, "succeeded")
+    for size in range(212_920, 212_990):
+        run = b.client.enqueue(CALL)
+        assert end(b, b.lease(), Outcome.SUCCEEDED, {"value": msgpack.packb(bytes(size))}) == [1]
 
 
 def test_f5_what_a_worker_in_another_language_printed_is_cut(b):

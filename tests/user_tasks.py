@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from decimal import Decimal
 from pathlib import Path
 
-from wheelsched import Call, Client, task
+from wheelsched import Call, Client, on_start, task
 
 
 class Order:
@@ -79,7 +79,7 @@ async def quits(how, notes):
             group.create_task(asyncio.sleep(1))
     if how == "stop":
         asyncio.get_running_loop().stop()
-        await asyncio.sleep(10)
+        await asyncio.sleep(0.1)
     if how == "background":
         asyncio.get_running_loop().background = asyncio.ensure_future(leaves(5))
     if how == "callback":
@@ -151,6 +151,12 @@ def exits_batch(runs):
 WHO = ContextVar("who", default="nobody")
 
 
+@on_start
+def begins():
+    if "USER_TASKS_WHO" in os.environ:
+        WHO.set(os.environ["USER_TASKS_WHO"])
+
+
 @task("u.context")
 def context(name):
     before = WHO.get()
@@ -199,7 +205,6 @@ def spoils(what, folder):
         Path(folder).rmdir()
     if what == "umask":
         os.umask(0)
-        time.sleep(0.01)
     if what == "signals":
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
@@ -224,6 +229,11 @@ def spoils(what, folder):
     if what == "environment":
         os.environ["LC_SPOILT"] = "yes"
         os.environ["PATH"] = "/nowhere"
+
+
+@task("u.spoils_async")
+async def spoils_async(what, folder):
+    spoils(what, folder)
 
 
 @task("u.looks")

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections import deque
+from contextvars import copy_context
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
@@ -226,7 +227,7 @@ class Crew(Wire):
             over.append(True)
             loop.call_soon_threadsafe(loop.stop)
 
-        threading.Thread(target=serve, name="wheelsched-crew", daemon=True).start()
+        threading.Thread(target=copy_context().run, args=(serve,), name="wheelsched-crew", daemon=True).start()
         while not over:
             try:
                 loop.run_forever()
@@ -300,7 +301,8 @@ class Crew(Wire):
         else:
             if place.calls is None:
                 place.calls = SimpleQueue()
-                threading.Thread(target=self._thread, args=(place, place.calls), name="wheelsched-run", daemon=True).start()
+                run, args = copy_context().run, (self._thread, place, place.calls)  # what on_start has set is there in all modes
+                threading.Thread(target=run, args=args, name="wheelsched-run", daemon=True).start()
             place.calls.put(entered)
 
     # User code

@@ -96,7 +96,7 @@ def read_result(result: Any, outcome: int, *, foreign: bool) -> tuple[bytes, dic
     told = None
     if foreign and isinstance(result, dict):
         retries.check_kept(result)
-        result = fitted(result)
+        result = fitted(result, _RESULT_MAX)
     if isinstance(result, dict) and result.keys() != _PLAIN:
         retries.check_result(result, outcome)
         if outcome != Outcome.SUCCEEDED:

@@ -139,6 +139,8 @@ class Runner:
         call: list[Any]
         if self.meter is not None:
             self.meter.begin()
+        if self.surroundings is not None:
+            self.surroundings.due = True
         t = over = now()
         start = 0
         for row in work.rows:

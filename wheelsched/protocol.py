@@ -239,11 +239,11 @@ Every `heartbeat_us`, idle or busy, it sends `heartbeat` with all runs that it h
 ended and reported with outcome 6 (it comes again in each answer until it is); the lease of a row of `stale` is lost: end it, what it
 reports is refused. `finish` comes at once or collected, in any order, in frames of at most 1 MiB. started_us and ended_us are the
 worker's clock plus `clock_offset_us`, or 0 when user code was not entered. A result is as in a run, each key optional: {value} after
-success, {type, message, traceback} after failure, stdout and stderr with either. Of a value, of stdout and of stderr 64 KiB each are kept,
-of each text 4,096 characters. A run whose code returned has succeeded, whatever it returned: a value that is longer, or that can't be
-brought into MessagePack, is left out, and left_out {type, bytes (nil: not known), why} says so in its place. Do that yourself
-where a frame would be too long; else the server cuts what is longer, and puts the mark in place of a value that is too long or that no
-payload can hold (a map whose keys are no texts, say).
+success, {type, message, traceback} after failure, stdout and stderr with either. Of stdout and of stderr 64 KiB each are kept, of each
+text 4,096 characters, of a value what they leave of 208 KiB. A run whose code returned has succeeded, whatever it returned: a value that
+is longer, or that can't be brought into MessagePack, is left out, and left_out {type, bytes (nil: not known), why} says so in its place.
+Do that yourself where a frame would be too long; else the server cuts what is longer, and puts the mark in place of a value that is too
+long or that no payload can hold (a map whose keys are no texts, say).
 Connection lost: connect again, say hello, beat with what is held, and send every `finish` that was not answered once more. The
 leases go on meanwhile for `lease_us`, also when the server was started anew; that the worker has another id now does not matter.
 Errors: `unavailable`, `storage_full`, `resource_exhausted`: the same again, later. Any other code is a fault of the worker.

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["fitted", "of_batch", "returned"]
 
 _BYTES_MAX: Final = 2**62
+_BIN_HEAD: Final = 4  # bytes by which the head of a long bin is longer than that of an empty one
 
 
 def returned(value: Any, exts: Exts = NO_EXTS) -> dict[str, Any]:
@@ -36,7 +37,7 @@ def returned(value: Any, exts: Exts = NO_EXTS) -> dict[str, Any]:
         data = protocol.encode_value(value, "return value", exts, lenient=True)
     except BaseException as e:  # noqa: BLE001 - code of the value's own may raise anything, and memory may be out
         return _mark(type_name(type(value)), None, text_of(e))
-    return {"value": data} if len(data) <= OUTPUT_MAX else _mark(type_name(type(value)), len(data), _too_long(len(data)))
+    return {"value": data} if len(data) <= OUTPUT_MAX else _mark(type_name(type(value)), len(data), _too_long(len(data), OUTPUT_MAX))
 
 
 def of_batch(value: Any, n: int) -> list[Any]:
@@ -51,19 +52,12 @@ def of_batch(value: Any, n: int) -> list[Any]:
                      "are not tried again by themselves")
 
 
-def fitted(result: dict[str, Any]) -> dict[str, Any]:
-    """A result map of a worker in another language, cut to what is kept. InvalidArgumentError for bytes that are no MessagePack."""
+def fitted(result: dict[str, Any], most: int) -> dict[str, Any]:
+    """A result map of a worker in another language, cut to what is kept, which is at most so many bytes. A value gets the room that the
+    rest leaves, which is 64 KiB and often more. InvalidArgumentError for bytes that are no MessagePack.
+    """
     result = dict(result)
-    if result.get("value") is not None:
-        data = result["value"]
-        kind, why = _read(data)
-        if len(data) > OUTPUT_MAX:
-            why = _too_long(len(data))
-        if why:
-            del result["value"]
-            result |= _mark(kind, len(data), why)
-    if result.get("left_out") is not None:
-        result |= _checked_mark(result["left_out"])
+    data = result.pop("value", None)
     for name in STREAMS:
         if len(result.get(name) or b"") > OUTPUT_MAX:
             tape = Tape(OUTPUT_MAX)
@@ -73,15 +67,22 @@ def fitted(result: dict[str, Any]) -> dict[str, Any]:
     for name, kept in (("type", slice(ERROR_NAME_MAX)), ("message", slice(ERROR_TEXT_MAX)), ("traceback", slice(-ERROR_TEXT_MAX, None))):
         if name in result:
             result[name] = result[name][kept]
-    return result
+    if result.get("left_out") is not None:
+        result |= _checked_mark(result["left_out"])
+    if data is None:
+        return result
+    kind, why = _read(data)
+    room = most - len(msgpack.packb({**result, "value": b""}, use_bin_type=True)) - _BIN_HEAD
+    why = why or (_too_long(len(data), room) if len(data) > room else "")
+    return result | (_mark(kind, len(data), why) if why else {"value": data})
 
 
 def _mark(kind: str, size: int | None, why: str) -> dict[str, Any]:
     return {"left_out": {"type": kind, "bytes": size, "why": why[:REASON_MAX]}}
 
 
-def _too_long(size: int) -> str:
-    return f"{size:,} bytes: at most {OUTPUT_MAX:,} are kept; store it elsewhere and return its key"
+def _too_long(size: int, most: int) -> str:
+    return f"{size:,} bytes: at most {most:,} are kept; store it elsewhere and return its key"
 
 
 def _read(data: bytes) -> tuple[str, str]:

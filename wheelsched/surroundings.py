@@ -2,8 +2,8 @@
 
 A command gets them as they were when the worker began, before any user code was imported. Between two runs of Python tasks they are put
 right as they were when the first run was about to begin, after imports and `on_start` hooks, but for the environment, which libraries fill
-in as they are used. That is done after each run that was not over at once, because to change any of these takes a system call; what takes
-several calls to look after waits for the end of the batch, unless the run was slow.
+in as they are used. That is done at the end of each batch, and behind each run in it that was not over at once, because to change any of
+these takes a system call; what takes several calls to look after waits for the end of the batch, unless the run was slow.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Surroundings:
         self._first_folder, self._first_umask = _folder(), _umask()
         self._folder, self._umask = self._first_folder, self._first_umask
         self._handlers: list[Any] = []
-        self.due = False  # is there more to be put right, when there is time?
+        self.due = False  # may there be more to put right than was looked after?
         self._mask = self._first_mask
         self._idle_timers: list[int] = []
         self._descriptors: list[tuple[int, int, tuple[int, int]]] = []
