@@ -167,8 +167,18 @@ class TimeActions:
             assert (answer["disposition"], answer["reason"]) == ("skipped", "calendar"), told + "excluded"
         elif job.state == JobState.FINISHED or (job.wire["max_runs"] is not None and job.fired >= job.wire["max_runs"]):
             assert (answer["disposition"], answer["reason"]) == ("skipped", "limit"), told + "over"
+        elif job.state == JobState.ACTIVE and judge.state.meta.held_us < 0 and self.used_up_before(job, plan, now, at):
+            assert (answer["disposition"], answer["reason"]) == ("skipped", "limit"), told + "beyond max_runs"
         else:
             assert (answer["disposition"], answer["scheduled_us"]) == ("pending", at), told + "to come"
+
+    def used_up_before(self, job, plan, now, at):
+        """Whether the occurrences until then are as many as max_runs leaves."""
+        limit, excluded = job.wire["max_runs"], self.world.judge.excluded
+        if limit is None or job.kind in ("at", "after"):
+            return False
+        coming = [t for t in plan.grid(now, at - 1) if t not in job.marks and not job.runs[t] and not excluded(job, t)]
+        return job.fired + len(coming) >= limit
 
 
 assert set(ZONES) == set(CHANGED)

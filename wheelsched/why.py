@@ -222,8 +222,9 @@ def _runs_before(engine: Engine, row: int, f: Any, at: int) -> int:
         return 0
     most = _COUNTED_CALENDAR_US if engine.specs.calendar[spec] else _COUNTED_US
     free, _ = free_and_excluded(engine.specs, spec, param, first - 1, min(at - 1, first + most))
-    marked = [to for job, to in engine.state.exceptions if job == row and any(span.first <= to <= span.last for span in free)]
-    return sum(span.n for span in free) - sum(engine.specs.one(spec, param, to - 1) == to for to in marked)
+    marked = {to for job, to in engine.state.exceptions if job == row} | engine.taken_between(row, first, at - 1)
+    inside = [to for to in marked if any(span.first <= to <= span.last for span in free)]
+    return sum(span.n for span in free) - sum(engine.specs.one(spec, param, to - 1) == to for to in inside)
 
 
 def _lost(name: str, at: int, lost: tuple[str, int | None], clock: Clock, wall: str) -> dict[str, Any]:
