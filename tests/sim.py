@@ -27,7 +27,6 @@ from wheelsched.definition import given_from_api
 from wheelsched.model import MS, RunState
 from wheelsched.protocol import encode_payload
 from wheelsched.state import State
-from wheelsched.turn import ClockBack
 
 
 class Actor(TimeActions):
@@ -206,7 +205,7 @@ class Actor(TimeActions):
         w = self.world
         w.sync()
         w.set_back(us)
-        w.inputs.append(ClockBack(w.keeper.fired_after(w.wall_us)))
+        w.inputs.append(w.clock_back())
         w.step()
 
     def act_crash(self):

@@ -147,6 +147,10 @@ class World:
         """Somebody sets the wall clock back."""
         self.wall_us -= us
 
+    def clock_back(self):
+        """What the server tells its engine of that."""
+        return ClockBack(self.keeper.fired_after(self.wall_us))
+
     def request(self, conn, verb, args, then):
         """Queue a request; `then(reply)` when its answer is let out."""
         self.numbers += 1

@@ -391,8 +391,8 @@ def test_keys_are_forgotten_after_a_day_but_not_while_the_run_is_open(b):
 
 
 def test_what_is_too_old_is_forgotten_in_pieces(monkeypatch):
-    monkeypatch.setattr("wheelsched.engine.FORGET_KEYS", 10)
-    monkeypatch.setattr("wheelsched.engine.FORGET_JOBS", 7)
+    monkeypatch.setattr("wheelsched.forgetting.KEYS_MAX", 10)
+    monkeypatch.setattr("wheelsched.forgetting.JOBS_MAX", 7)
     with Bench("2026-03-02T00:00:00Z") as b:
         b.hello()
         for i in range(35):

@@ -241,6 +241,8 @@ def samples():
         ("GROUP_END", {"at": at, "number": 7, "run": rows[:1], "payload": b"\x92\x90\x80"}),
         ("KEYED", {"at": at, "key": records.Blobs([b"enqueue\0a"]), "id": b"i" * 16}),
         ("DELETED", {"at": at, "run": rows, "held": u4(7)}),
+        ("ELAPSED", {"at": at, "boot_us": 7_200_000_000}),
+        ("RENEW", {"at": at, "job": u4(1, 5, 7)}),
     ]
 
 

@@ -189,7 +189,7 @@ class AsyncClient(AsyncRunCalls, AsyncEventVerbs, AsyncDeadVerbs, AsyncLogVerbs)
     async def trigger(self, name: str, key: str | None = None, *, timeout: Any = None) -> AsyncRun:
         """As Client.trigger."""
         run = await self._do(self._verbs.trigger(name, key), timeout)
-        return run if run.known else await self.run(run.id, timeout=timeout)
+        return run if run.known else (await self.run(run.id, timeout=timeout)).answers(run)
 
     async def run(self, run_id: str, *, timeout: Any = None) -> AsyncRun:
         """As Client.run."""

@@ -61,7 +61,7 @@ class AsyncRunCalls(ABC):
             self._verbs.read_run, call, policies, delay=delay, at=at, key=key, unique=unique, namespace=namespace, exts=self._verbs.exts
         )
         run = await self._do(ask, call_timeout)
-        return run if run.known else await self.run(run.id, timeout=call_timeout)
+        return run if run.known else (await self.run(run.id, timeout=call_timeout)).answers(run)
 
     async def enqueue_many(self, calls: Iterable[Enqueue | Call], *, timeout: Any = None) -> EnqueueResults:
         """As Client.enqueue_many."""

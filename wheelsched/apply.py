@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from . import protocol
+from . import memory, protocol
 from .admin_commands import put_calendar
 from .arguments import done, payload_fault, whole
 from .calendars import Calendar, check_calendar
@@ -51,6 +52,7 @@ from .put import (
     put_jobs,
     record_spec,
     resolved_spec,
+    so_long_past,
 )
 
 if TYPE_CHECKING:
@@ -407,9 +409,16 @@ def _answer(engine: Engine, plans: list[Plan], pruned: NDArray[np.uint32]) -> di
     waiting, held = open_runs(engine, pruned)
     return {
         "created": created, "updated": updated, "unchanged": sum(int((p.result == UNCHANGED).sum()) for p in plans),
-        "deleted": [display_name(raw.decode()) for raw in names], "changes": changes,
+        "deleted": [display_name(raw.decode()) for raw in names], "changes": changes, "said": _said(engine, plans),
         "cancelled": len(waiting), "going_on": len(held),
     }
+
+
+def _said(engine: Engine, plans: list[Plan]) -> list[list[str]]:
+    """[name, text] of the new jobs about which something is said, CHANGES_MAX at most."""
+    fresh = ((plan, i) for plan in plans for i in np.flatnonzero(plan.rows == _NO_ROW).tolist())
+    told = ((plan.names[i], so_long_past(engine, plan.wires[i], int(plan.param[i]))) for plan, i in fresh)
+    return [[display_name(raw.decode()), said] for raw, said in islice((pair for pair in told if pair[1]), CHANGES_MAX)]
 
 
 def _change(engine: Engine, plan: Plan, i: int) -> dict[str, Any]:
@@ -450,6 +459,7 @@ def _differing(old: dict[str, Any], new: dict[str, Any]) -> dict[str, dict[str, 
 
 def _carry_out(engine: Engine, cmd: Incoming, plan: Plan) -> None:
     """Put what is not as it should be, those of one `paused` together."""
+    memory.renew(engine, np.ascontiguousarray(plan.rows[plan.result == UNCHANGED]))
     numbers: dict[bytes, int] = {}
     for paused, rows in _by_pause(plan):
         for i in rows:

@@ -84,6 +84,7 @@ def _take_over(state: State, config: Config, workers: Path, clock: Clock, boot: 
         state, Zones(load_zone), history.pack, clock.now(), zone_version=ZONE_VERSION, boot_id=boot, server=f"wheelsched {__version__}"
     )
     engine.clock_offset_us, engine.lease_us, engine.redaction = config.clock_offset_us, config.lease_us, Redaction(config.redact)
+    engine.retention_us = config.retention_us
     if config.hold and state.meta.held_us < 0:
         set_hold(engine, os.geteuid(), on=True, note="serve --hold")
     for worker, known in list(state.workers.items()):

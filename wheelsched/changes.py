@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 KEY_SIZE: Final = 10
 MARK: Final = b"\xc1"  # MessagePack never begins with it: a block of runs does not either
 NO_SPEC: Final = 0xFFFFFFFF
-VERSION: Final = 1
+VERSION: Final = 2
+READABLE: Final = frozenset({1, 2})  # 2 added when the block was made
 PAYLOAD_SHOWN: Final = 4_096  # bytes
 SEEN, SKIP, UNDO, MOVE, BACKFILL = range(5)  # what: told by the old and the new side; or about single occurrences
 _COLUMNS: Final = (
@@ -76,21 +77,27 @@ class Changes:
         return found
 
 
-def pack(entries: Iterable[Changes]) -> bytes:
-    """One block for history."""
-    data: bytes = msgpack.packb([VERSION, [entry.to_plain() for entry in entries]], use_bin_type=True)
+def pack(entries: Iterable[Changes], elapsed_us: int) -> bytes:
+    """One block for history, made at that elapsed time."""
+    data: bytes = msgpack.packb([VERSION, [entry.to_plain() for entry in entries], elapsed_us], use_bin_type=True)
     return MARK + data
 
 
 def unpack(block: bytes) -> list[Changes]:
     """The entries of a block. CorruptJournalError for rubbish and for another version."""
     try:
-        version, entries = msgpack.unpackb(block[len(MARK) :], raw=False)
+        version, entries, *_ = msgpack.unpackb(block[len(MARK) :], raw=False)
     except (ValueError, TypeError) as e:
         raise CorruptJournalError(f"block of changes can't be read: {e}") from e
-    if version != VERSION:
-        raise CorruptJournalError(f"block of changes of version {version}; this program reads {VERSION}")
+    if version not in READABLE:
+        raise CorruptJournalError(f"block of changes of version {version}; this program reads up to {VERSION}")
     return [Changes.from_plain(entry) for entry in entries]
+
+
+def made_us(block: bytes) -> int | None:
+    """When a block was made, in elapsed time; None for an older one, which does not say."""
+    made = msgpack.unpackb(block[len(MARK) :], raw=False)[2:]
+    return int(made[0]) if made else None
 
 
 def is_changes(block: bytes) -> bool:
@@ -98,4 +105,4 @@ def is_changes(block: bytes) -> bool:
     return block[:1] == MARK
 
 
-__all__ = ["BACKFILL", "MOVE", "NO_SPEC", "PAYLOAD_SHOWN", "SEEN", "SKIP", "UNDO", "Changes", "is_changes", "pack", "unpack"]
+__all__ = ["BACKFILL", "MOVE", "NO_SPEC", "PAYLOAD_SHOWN", "SEEN", "SKIP", "UNDO", "Changes", "is_changes", "made_us", "pack", "unpack"]

@@ -222,7 +222,7 @@ class BaseClient(RunCalls, EventVerbs, DeadVerbs, LogVerbs):
     def trigger(self, name: str, key: str | None = None, *, timeout: Any = None) -> Run:
         """Run a job now. The same `key` gives the same run. NotFoundError, FailedPreconditionError when it is busy."""
         run = self._do(self._verbs.trigger(name, key), timeout)
-        return run if run.known else self.run(run.id, timeout=timeout)
+        return run if run.known else self.run(run.id, timeout=timeout).answers(run)
 
     def run(self, run_id: str, *, timeout: Any = None) -> Run:
         """A run. NotFoundError."""

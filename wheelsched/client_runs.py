@@ -66,7 +66,7 @@ class RunCalls(ABC):
             self._verbs.read_run, call, policies, delay=delay, at=at, key=key, unique=unique, namespace=namespace, exts=self._verbs.exts
         )
         run = self._do(ask, call_timeout)
-        return run if run.known else self.run(run.id, timeout=call_timeout)
+        return run if run.known else self.run(run.id, timeout=call_timeout).answers(run)
 
     def enqueue_many(self, calls: Iterable[Enqueue | Call], *, timeout: Any = None) -> EnqueueResults:
         """Enqueue `Enqueue(call, key=..., ...)` or calls alone, in frames of at most 10,000 and 1 MiB, each atomic and durable.

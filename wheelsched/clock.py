@@ -76,11 +76,11 @@ class Clock:
     def __init__(self, offset_us: int = 0) -> None:
         self.offset_us = offset_us
         self._last = self.now()
-        self._boot_us = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
 
     def now(self) -> Now:
         """Both clocks, in microseconds; `wall_us` with the offset."""
-        return Now(time.time_ns() // 1000 + self.offset_us, time.monotonic_ns() // 1000)
+        wall_us, mono_us = time.time_ns() // 1000 + self.offset_us, time.monotonic_ns() // 1000
+        return Now(wall_us, mono_us, time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000 - mono_us)
 
     def look(self) -> tuple[Now, int, int]:
         """(now, step, suspended): how far the wall clock was set since the last look, and how long the machine slept.
@@ -88,9 +88,8 @@ class Clock:
         Small drifts (slewing) count as no step.
         """
         now = self.now()
-        boot_us = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
         elapsed = now.mono_us - self._last.mono_us
-        slept = max(0, boot_us - self._boot_us - elapsed)
+        slept = max(0, now.slept_us - self._last.slept_us)
         step = now.wall_us - self._last.wall_us - elapsed - slept
-        self._last, self._boot_us = now, boot_us
+        self._last = now
         return now, step if abs(step) > CLOCK_STEP_US else 0, slept if slept > CLOCK_STEP_US else 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import replace
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,9 +19,10 @@ from . import (
     changes,
     commands,
     due,
-    enqueues,
+    forgetting,
     groups,
     history,
+    memory,
     overlap,
     protocol,
     reads,
@@ -45,9 +45,8 @@ from .model import (
     LEASE_US,
     MS,
     NEVER,
-    REQUEST_TTL_US,
+    RETENTION_US,
     SERVER_UID,
-    TOMBSTONE_US,
     US,
     JobState,
     RunState,
@@ -57,7 +56,6 @@ from .queues import Limits
 from .redact import Redaction
 from .schedules import KIND_AFTER, ScheduleTable
 from .specs import TRIES, SpecTable
-from .state import AS_EVER
 from .turn import ClockBack, Disconnect, Effects, Incoming, Now, WorkerGone
 
 if TYPE_CHECKING:
@@ -74,8 +72,6 @@ NEVER_MS = 2**63 - 1
 FOLD_ROWS = 4_096
 CHANGES_MAX = 4_096  # changes of jobs that are kept in the state
 HOUSEKEEPING_US = 60 * US
-FORGET_KEYS = 4_096  # looked at in a turn
-FORGET_JOBS = 16_384
 _EARLY = frozenset({"finish", "heartbeat"})
 
 class Engine:
@@ -89,7 +85,7 @@ class Engine:
         misfires.
         """
         if now.wall_us < state.meta.at_us:  # behind the last record: by less than a step, or a ClockBack comes with the first turn
-            now = Now(state.meta.at_us, now.mono_us)
+            now = replace(now, wall_us=state.meta.at_us)
         self.state = state
         self.zones = zones
         zones.kept = {name: zlib.decompress(data) for name, data in state.zones.items()}  # new zone data may lack a name
@@ -108,6 +104,7 @@ class Engine:
         self.running = Live()  # which attempts have entered user code, as last seen, and what they told; not journaled
         self.gone: dict[int, int] = {}  # external worker without a connection -> monotonic end of its lease
         self.lease_us = LEASE_US
+        self.retention_us = RETENTION_US  # how long history is kept: names outlive it
         self.redaction = Redaction()
         self.instance = b""
         self.clock_offset_us = 0
@@ -140,10 +137,11 @@ class Engine:
         for spec in range(len(state.specs)):
             self._compile(spec)
         before = state.meta.zone_version
-        self.record("START", {
+        self.keep("START", {
             "generation": state.meta.generation + 1, "boot_id": boot_id, "wall": now.wall_us, "mono": now.mono_us,
             "zone_version": zone_version, "server": server,
         })
+        memory.look(self)
         retime.other_zone_data(self, before, zone_version)
         self._park()
         self._arm()
@@ -184,8 +182,9 @@ class Engine:
         """One turn. At most BATCH_MAX runs are decided; `again` asks to be called at once."""
         assert now.mono_us >= self.now.mono_us, "the monotonic clock went back"
         if now.wall_us < self.now.wall_us:
-            now = Now(self.now.wall_us, now.mono_us) if not any(isinstance(i, ClockBack) for i in inputs) else now
+            now = replace(now, wall_us=self.now.wall_us) if not any(isinstance(i, ClockBack) for i in inputs) else now
         self.now = now
+        memory.see_step(self)
         self.specs.tries_left = TRIES
         early = [i for i in inputs if isinstance(i, Incoming) and i.request.verb in _EARLY and i.conn in self.sessions]
         for item in early:  # before losses: what a worker reported before it died, or during a stall of ours, counts
@@ -235,7 +234,13 @@ class Engine:
         return effects
 
     def record(self, kind: str, fields: dict[str, Any]) -> Any:
-        """Encode, apply, and queue for the journal."""
+        """Encode, apply, and queue for the journal; the look at the clocks by which it is stamped comes before it."""
+        if self.now.boot_us - self.state.elapsed.boot_us >= memory.LOOK_US:
+            memory.look(self)
+        return self.keep(kind, fields)
+
+    def keep(self, kind: str, fields: dict[str, Any]) -> Any:
+        """`record` without that look."""
         self.effects.records.append(records.encode(kind, fields))
         return self.state.apply(kind, fields)
 
@@ -413,12 +418,12 @@ class Engine:
         self._changed += sum(map(len, entries[self._counted :]))
         self._counted = len(entries)
         if self._changed >= CHANGES_MAX or (self._changed and overdue):
-            self.effects.history.append(changes.pack(entries))
+            self.effects.history.append(changes.pack(entries, self.state.elapsed.us))
             self.record("TOLD", {"count": len(entries)})
             self._counted = self._changed = 0
         if overdue:
             self._housekeeping_us = self.now.mono_us + HOUSEKEEPING_US
-            self._forgetting = self._forget()
+            self._forgetting = forgetting.forget(self)
         if self._forgetting is not None:
             if next(self._forgetting, self) is self:
                 self._forgetting = None
@@ -435,33 +440,6 @@ class Engine:
         """Move everything that is finished to history, now: what a backfill does again must not meet the ledger rows of the past."""
         while self.state.runs.list_len(1):
             self._fold()
-
-    def _forget(self) -> Iterator[None]:
-        """Forget what is too old, a piece a turn, so that nothing waits for long."""
-        state, now = self.state, self.now.wall_us
-        old = [pair for pair in state.exceptions if pair[1] + TOMBSTONE_US < now]
-        if old:  # of occurrences that no schedule had any more
-            job, at = (np.array(column, dtype) for column, dtype in zip(zip(*old, strict=True), (np.uint32, np.int64), strict=True))
-            self.record("EXCEPT", {"at": now, "uid": SERVER_UID, "job": job, "nominal": at, "to": np.full(len(old), AS_EVER, np.int64)})
-        rids = [rid for rid, _ in takewhile(lambda item: item[1][0] + REQUEST_TTL_US < now, state.replies.items())]  # the oldest come first
-        names, nobody = list(state.keys), np.empty(0, np.uint32)
-        for start in range(0, max(len(rids), len(names)), FORGET_KEYS):
-            known = [(key, state.keys[key]) for key in names[start : start + FORGET_KEYS] if key in state.keys]
-            self._forgotten(rids[start : start + FORGET_KEYS], [key for key, value in known if enqueues.is_over(self, key, value)], nobody)
-            if len(known) == FORGET_KEYS:
-                yield
-        start = 0
-        while rows := state.jobs.slots(start, FORGET_JOBS):
-            start, jobs = rows[-1] + 1, np.array(rows, np.uint32)
-            fields, now = state.jobs.gather(jobs), self.now.wall_us
-            over = ((fields["state"] == JobState.DELETED) | (fields["state"] == JobState.FINISHED)) & (fields["rows"] == 0)
-            self._forgotten([], [], jobs[over & (fields["updated_us"] + TOMBSTONE_US < now) & (fields["cursor_us"] + TOMBSTONE_US < now)])
-            if len(rows) == FORGET_JOBS:
-                yield
-
-    def _forgotten(self, rids: list[bytes], keys: list[bytes], jobs: NDArray[np.uint32]) -> None:
-        if rids or keys or len(jobs):
-            self.record("FORGET", {"rid": records.Blobs(rids), "key": records.Blobs(keys), "job": jobs})
 
     def end_waits(self, rows: NDArray[np.uint32]) -> None:
         """Answer those who wait for runs that are final now."""

@@ -106,11 +106,11 @@ def _state(engine: Engine, run_id: bytes) -> RunState:
     return RunState.SUCCEEDED if row is None else RunState(int(engine.state.runs.gather(np.array([row], np.uint32))["state"][0]))
 
 
-def is_over(engine: Engine, key: bytes, value: Key) -> bool:
+def is_over(engine: Engine, key: bytes, value: Key, elapsed_us: int) -> bool:
     """Whether a name may be forgotten: a key after its time, when its run is final too; an identity when no run may hold it again."""
     if key.startswith(_UNIQUE):
         return _state(engine, value.run_id) not in _MAY_HOLD
-    return value.at_us + KEY_TTL_US < engine.now.wall_us and _state(engine, value.run_id) > RunState.RETRY_WAIT
+    return value.at_us + KEY_TTL_US < elapsed_us and _state(engine, value.run_id) > RunState.RETRY_WAIT
 
 
 # Making runs

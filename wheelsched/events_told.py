@@ -44,6 +44,8 @@ NOT_TOLD: Final = {
     "GROUP": "the ENQUEUE before it tells of the members and of the run that waits for them",
     "CHAINED": "a mark; the runs that were made are told",
     "KEYED": "further keys for runs that are there",
+    "ELAPSED": "a look at the clocks",
+    "RENEW": "an unchanged put changes nothing that is told of",
 }
 STATES: Final = ("", *(s.name.lower() for s in RunState), *(s.name.lower() for s in JobState))
 NUMBER: Final = {kind: i for i, kind in enumerate(KINDS)}

@@ -1,8 +1,8 @@
 """Blocks of the run history: finished runs in columns, as they leave the run table. Pure. Blocks of changes stand between them.
 
 A block is MessagePack {version, n, folded (how many rows of history are before it), first_us, last_us (span of nominal times, skipped
-ranges included), ended_us (latest end), columns {field: column}, job, spec, names, tasks, queues, other, id_high, id_low, result,
-result_end, history, history_end}.
+ranges included), ended_us (latest end), elapsed_us (when it was made, in elapsed time), columns {field: column}, job, spec, names,
+tasks, queues, other, id_high, id_low, result, result_end, history, history_end}.
 `job` and `spec` in a block number its own names, tasks and queues, so a block needs nothing else to be read. The run id of an occurrence
 follows from its job and nominal time and is not kept; `other` are the rows whose ids are, in `id_high` and `id_low`. Names are deflated.
 """
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from .live import Live
     from .state import State
 
-VERSION: Final = 2
-READABLE: Final = frozenset({1, 2})  # 1 had no flags, all ids, and plain names
+VERSION: Final = 3
+READABLE: Final = frozenset({1, 2, 3})  # 1 had no flags, all ids, and plain names; 3 added elapsed_us
 ROWS_MAX: Final = 2**32  # of a block
 BLOCKS_MAX: Final = 4  # that a page of runs looks through; others follow
 NEEDED: Final = frozenset({"why", "backfill", "history"})  # verbs that are decided with a look into history
@@ -60,7 +60,7 @@ def pack(state: State, rows: NDArray[np.uint32]) -> bytes:
     block: dict[str, Any] = {
         "version": VERSION, "n": len(rows), "folded": state.meta.folded, "first_us": int(fields["nominal_us"].min()),
         "last_us": int(np.where(fields["state"] == RunState.SKIPPED, fields["due_us"], fields["nominal_us"]).max()),
-        "ended_us": int(fields["ended_us"].max()),
+        "ended_us": int(fields["ended_us"].max()), "elapsed_us": state.elapsed.us,
         "columns": {name: encode_column(np.ascontiguousarray(fields[name])) for name in _FIELDS},
         "job": encode_column(job.astype("<u4")), "spec": encode_column(spec.astype("<u4")),
         "names": zlib.compress(encode_blobs(state.jobs.names(jobs.astype(np.uint32))), _NAMES_LEVEL),
@@ -101,6 +101,7 @@ class Block:
         self.first_us: int = self._block["first_us"]
         self.last_us: int = self._block["last_us"]
         self.ended_us: int = self._block["ended_us"]
+        self.elapsed_us: int | None = self._block.get("elapsed_us")
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         if name not in self._decoded:
@@ -238,9 +239,16 @@ def of_runs(blocks: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
     return ((number, data) for number, data in blocks if not changes.is_changes(data))
 
 
-def ended_us(data: bytes) -> int:
-    """When the newest thing in a block of either kind ended or happened."""
-    return max(entry.at_us for entry in changes.unpack(data)) if changes.is_changes(data) else Block(data).ended_us
+def made_us(data: bytes, begun_us: int) -> int:
+    """When a block of either kind was made, in elapsed time. An older one has no such stamp: when the newest thing in it ended or happened
+    by the wall clock, though not later than that time began.
+    """
+    if changes.is_changes(data):
+        made, last = changes.made_us(data), max(entry.at_us for entry in changes.unpack(data))
+    else:
+        block = Block(data)
+        made, last = block.elapsed_us, block.ended_us
+    return min(last, begun_us) if made is None else made
 
 
 def look_for(blocks: Iterator[tuple[int, bytes]], verb: str, args: dict[str, Any]) -> Any:
@@ -368,4 +376,4 @@ def _number(state: State, after: Any, *, newest: bool) -> int:
     return int(numbers[further[-1]]) + 1 if newest else int(numbers[further[0]]) - 1
 
 
-__all__ = ["NEEDED", "Block", "and_more", "ended_us", "look_for", "of_runs", "pack", "runs_page"]
+__all__ = ["NEEDED", "Block", "and_more", "look_for", "made_us", "of_runs", "pack", "runs_page"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from . import history, reads
 from .errors import InvalidArgumentError, NotFoundError
-from .history import Block, ended_us, of_runs, runs_page
+from .history import Block, made_us, of_runs, runs_page
 from .memory_journal import LAST, Batch
 from .model import NEVER, US
 from .run_commands import parse_run_id
@@ -106,14 +106,15 @@ class Keeper:
             batch.snapshot = piece
 
     def _retain(self, batch: Any) -> None:
-        """Drop history blocks all of whose runs ended before the retention time."""
-        if self.state.meta.at_us < self._retention_us:
+        """Drop history blocks that are older than the retention time, by the time that has really passed."""
+        now = self.state.elapsed.us
+        if now < self._retention_us:
             return
-        self._retention_us = self.state.meta.at_us + RETENTION_EVERY_US
-        limit = self.state.meta.at_us - self.config.retention_us
+        self._retention_us = now + RETENTION_EVERY_US
+        limit = now - self.config.retention_us
         drop = None
         for number, data in self.journal.history_blocks():
-            if ended_us(data) >= limit:
+            if made_us(data, self.state.elapsed.begun_us) >= limit:
                 break
             drop = number + 1
         batch.drop_history = drop

@@ -69,7 +69,7 @@ ERROR_NAME_MAX: Final = 200  # characters of the name of an exception's type
 ERROR_BASES_MAX: Final = 10  # base classes that are told of it
 
 RETENTION_US: Final = 30 * 86_400 * US
-TOMBSTONE_US: Final = 30 * 86_400 * US
+TOMBSTONE_US: Final = 31 * 86_400 * US  # at least, and a day longer than the history of the name
 KEY_TTL_US: Final = 24 * 3_600 * US
 REQUEST_TTL_US: Final = 600 * US
 DRAIN_US: Final = 30 * US  # how long open runs may take to end when a server or a worker is told to stop

@@ -40,9 +40,10 @@ answered as the first was and does nothing.
                -> version, server, instance (bin, new at each start), generation, clock_offset_us, worker (its id, for workers),
                lease_us, heartbeat_us
     put        rid, name, given, param_us, payload, paused (bool), note, version (int or nil: compare-and-set)
-               -> a job, with "result". A version that is not the job's: already_exists
+               -> a job, with "result", and "said" when there is more to know. A version that is not the job's: already_exists
     put_many   rid, given [maps], names [texts], which (u32 column: row of `given`), param_us (i64 column), payload [bins]
-               -> result (u8 column: 0 unchanged, 1 created, 2 updated). All or nothing: an error's detail has jobs [[row, message]…]
+               -> result (u8 column: 0 unchanged, 1 created, 2 updated), said [[row, text]...] if there is more to know.
+               All or nothing: an error's detail has jobs [[row, message]…]
     get        name -> a job
     jobs       match (glob or nil), state (or nil), after (position or nil), limit -> columns {name: [values]}, after (nil at the end;
                until then a page may have fewer rows than asked for, even none)
@@ -109,8 +110,8 @@ answered as the first was and does nothing.
                a reconnect), prune (glob or nil), dry_run (bool), calendars {name: calendar} -> calendars {name: "created" or "updated"},
                created [names], updated [names], unchanged (how many), deleted
                [names], cancelled and going_on (how many runs of these), changes [{name, old, new}: the keys of the spec that differ,
-               param_us, payload, note, paused; 1,000 updated jobs at most]. All that was staged, in one commit, or nothing: an error's
-               detail has jobs [[row, message]...], 1,000 at most
+               param_us, payload, note, paused; 1,000 updated jobs at most], said [[name, text]...]. All that was staged, in one commit,
+               or nothing: an error's detail has jobs [[row, message]...], 1,000 at most
     forecast   for_us, bucket_us (whole seconds), queue (glob or nil) -> a forecast: how many runs will start when
 
     events     since (a position, "oldest", or nil: from now), match (glob or nil), kinds (names or globs such as "run.*", or nil),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from . import reads, records
+from . import memory, reads, records
 from .arguments import done, param_of, payload_fault, payload_of, text, whole
 from .chains import cycle_text, find_cycle, targets_of
 from .definition import check_given, resolve
@@ -21,6 +21,8 @@ from .model import (
     MS,
     NEVER,
     NOTE_MAX,
+    TOMBSTONE_US,
+    US,
     Disposition,
     JobState,
     Reason,
@@ -186,6 +188,30 @@ def decided_text(name: str) -> str:
     )
 
 
+def so_long_past(engine: Engine, wire: dict[str, Any], param: int) -> str:
+    """What is said of a job whose name is not known, when a time of it is longer past than names are remembered. Empty: nothing."""
+    schedule = wire["schedule"]
+    parts = schedule.get("of") or [{"schedule": schedule, "param_us": param}]
+    if any(part["schedule"]["kind"] != "at" for part in parts):
+        return ""  # it goes on from now
+    past = engine.now.wall_us - min(part["param_us"] for part in parts)
+    if past <= TOMBSTONE_US:
+        return ""
+    days, kept = past // (86_400 * US), TOMBSTONE_US // (86_400 * US)
+    return (
+        f"its time is {days} days past, and the name of a job that is over is known for {kept} days after it was put last: if a job of"
+        " this name ran then, it runs a second time"
+    )
+
+
+def said_of(engine: Engine, names: list[str], spec: NDArray[np.uint32], param: NDArray[np.int64]) -> list[list[Any]]:
+    """[row, text] of the jobs of a frame, not yet put, about which something is said."""
+    early = engine.specs.dates[spec] | ((engine.specs.kind[spec] == KIND_AT) & (param < engine.now.wall_us - TOMBSTONE_US))
+    rows = [i for i in np.flatnonzero(early).tolist() if engine.state.find_job(names[i].encode()) is None]
+    told = [[i, so_long_past(engine, engine.state.specs[int(spec[i])], int(param[i]))] for i in rows]
+    return [[i, said] for i, said in told if said]
+
+
 def refuse_decided(engine: Engine, names: list[bytes], rows: NDArray[np.uint32], spec: NDArray[np.uint32], param: NDArray[np.int64],
                    known: NDArray[np.int64]) -> None:
     """failed_precondition for a one-time job's new instant before what it has decided."""
@@ -213,6 +239,7 @@ def put_jobs(engine: Engine, cmd: Incoming, names: list[bytes], payloads: list[b
             same[[i for i, text in note if engine.state.notes.get(int(rows[i]), "") != text]] = False
         result[known[old != JobState.DELETED]] = UPDATED
         result[same] = UNCHANGED
+        memory.renew(engine, np.ascontiguousarray(rows[same]))
     take = np.flatnonzero(result != UNCHANGED)
     if not len(take):
         return result
@@ -300,6 +327,7 @@ def put(engine: Engine, cmd: Incoming) -> bytes:
     if outside(engine, np.array([spec], np.uint32), np.array([param], np.int64))[0]:
         raise ScheduleError(OUTSIDE)
     note = text(args, "note", NOTE_MAX)
+    said = said_of(engine, [name], np.array([spec], np.uint32), np.array([param], np.int64))
     result = put_jobs(
         engine, cmd, [name.encode()], [payload], np.array([spec], np.uint32), np.array([param], np.int64), [[0, note]] if note else [],
         paused=paused,
@@ -308,7 +336,9 @@ def put(engine: Engine, cmd: Incoming) -> bytes:
     assert row is not None
     answer = {**reads.job(engine, row), "result": _RESULTS[int(result[0])]}
     if result[0] == CREATED and answer["state"] == "finished" and answer["cursor_us"] is not None:
-        answer["said"] = "its times were decided before it was deleted: none of them fires again"
+        said = [[0, "its times were decided before it was deleted: none of them fires again"]]
+    if said:
+        answer["said"] = said[0][1]
     return done(engine, cmd, answer)
 
 
@@ -351,8 +381,9 @@ def put_many(engine: Engine, cmd: Incoming) -> bytes:
     if faults:
         raise InvalidArgumentError(f"job {faults[0][0]} of the frame: {faults[0][1]} (nothing was stored)", jobs=faults[:100])
     param = np.where(param == NEVER, NEVER, -(-param // MS) * MS)
+    said = said_of(engine, full, spec, param)
     result = put_jobs(engine, cmd, [x.encode() for x in full], payloads, spec, param, [])
-    return done(engine, cmd, {"result": result.tobytes()})
+    return done(engine, cmd, {"result": result.tobytes(), **({"said": said} if said else {})})
 
 
 def _column(args: dict[str, Any], name: str, dtype: str, n: int) -> NDArray[Any]:

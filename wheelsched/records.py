@@ -207,6 +207,8 @@ _SCHEMA: Final = {
     "GROUP_END": (38, "at number run* payload"),  # it is queued; without a payload it is cancelled
     "KEYED": (39, "at key+ id"),  # idempotency keys for runs that are there
     "DELETED": (40, "at run* held*"),  # their job was deleted: `run` are cancelled, `held` go on with the attempt that a worker has
+    "ELAPSED": (41, "at boot_us"),  # a look at the clocks: the wall clock, and how long the machine has been up, asleep or not
+    "RENEW": (42, "at job*"),  # finished jobs that were put again as they are: their names are remembered anew
 }
 KINDS: Final[dict[str, int]] = {name: number for name, (number, _) in _SCHEMA.items()}
 NAMES: Final[dict[int, str]] = {number: name for name, number in KINDS.items()}

@@ -50,6 +50,7 @@ class Applied:
     dry_run: bool
     cancelled: int = 0
     going_on: int = 0
+    said: tuple[tuple[str, str], ...] = ()  # (name, what is to know of that new job)
 
     def __bool__(self) -> bool:
         """Was anything to do?"""
@@ -219,6 +220,7 @@ def _applied(result: Any, *, dry_run: bool) -> Applied:
             {change["name"]: _differences(change["old"], change["new"]) for change in result["changes"]},
             {str(k): str(v) for k, v in result["calendars"].items()}, dry_run,
             int(result.get("cancelled", 0)), int(result.get("going_on", 0)),
+            tuple((str(name), str(text)) for name, text in result.get("said", ())),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise InternalError(f"the server's answer to apply is malformed: {type(e).__name__}: {e}") from e

@@ -17,12 +17,14 @@ from ._jobs import JobTable
 from ._runs import FINISHED, RunTable
 from .changes import NO_SPEC, Changes
 from .creation import Created
+from .elapsed import Elapsed
 from .errors import CorruptJournalError
 from .ids import job_key
 from .model import TRANSITIONS, Disposition, JobState, Reason, RunFlag, RunState, Trigger, to_datetime
 from .records import decode
 from .state_attempts import AttemptRecords
 from .state_parts import Group, Key, Line, Meta, Worker, spec_bytes
+from .touched import Touched
 from .trail import Trail
 
 if TYPE_CHECKING:
@@ -72,8 +74,11 @@ class State(AttemptRecords):
         self.groups: dict[int, Group] = {}  # that have not ended, by number
         self._ended: list[int] = []  # of these, those whose members have all ended; their GROUP_END is in the same commit
         self.group_of: dict[bytes, int] = {}  # run that waits for a group -> its number
-        self.replies: OrderedDict[bytes, tuple[int, bytes]] = OrderedDict()  # rid -> (when, encoded reply)
+        self.replies: OrderedDict[bytes, tuple[int, bytes]] = OrderedDict()  # rid -> (when in elapsed time, encoded reply)
         self.exceptions: dict[tuple[int, int], int] = {}  # (job row, nominal) -> SKIP or the instant it was moved to
+        self.past_us: dict[tuple[int, int], int] = {}  # of those: when their nominal time is past, in elapsed time
+        self.elapsed = Elapsed()
+        self.touched = Touched()
         self.calendars: dict[str, dict[str, Any]] = {}
         self.zones: dict[str, bytes] = {}  # the zone data that next times were computed with
         self.tzdiff: dict[str, Any] = {}  # the last TZDIFF record
@@ -94,6 +99,8 @@ class State(AttemptRecords):
 
     def _start(self, f: dict[str, Any]) -> None:
         assert f["generation"] > self.meta.generation
+        if not self.elapsed.begun_us:
+            self.elapsed.prepare(self.meta.at_us or f["wall"])
         self.meta.generation = f["generation"]
         self.meta.boot_id = f["boot_id"]
         self.meta.zone_version = f["zone_version"]
@@ -145,6 +152,7 @@ class State(AttemptRecords):
             self.pauses.pop(row, None)
         self._changed(f, f["key"], rows, old, f["note"])
         self.changes[-1].payloads = payloads
+        self._touch(rows)
         return rows
 
     def _other_payloads(self, rows: NDArray[np.uint32], payloads: list[bytes]) -> list[list[Any]]:
@@ -193,9 +201,10 @@ class State(AttemptRecords):
 
     def _due(self, f: dict[str, Any]) -> NDArray[np.uint32]:
         self.jobs.set(f["job"], f["job_state"], f["next"], f["cursor"], -1)
+        self._touch(f["job"][f["job_state"] == JobState.FINISHED])
         if self.exceptions:
             for pair in zip(f["job"].tolist(), f["nominal"].tolist(), strict=True):
-                self.exceptions.pop(pair, None)
+                self._unmark(pair)
         made = f["state"] > 0
         columns = f if made.all() else {name: f[name][made] for name in _DUE_COLUMNS}
         job, nominal, state, disposition, reason, until, count, missed = (columns[name] for name in _DUE_COLUMNS)
@@ -212,7 +221,7 @@ class State(AttemptRecords):
             first, last = (to_datetime(int(f["nominal"][i])) for i in (0, -1))
             self._touched(f, int(f["job"][0]), changes.BACKFILL, f"{len(rows)} runs, {first:{_STAMP}} to {last:{_STAMP}}")
         for i, key in f["key"]:
-            self.keys[key] = Key(f["id"][16 * i : 16 * i + 16], f["at"])
+            self.keys[key] = Key(f["id"][16 * i : 16 * i + 16], self.stamp(f["at"]))
         return rows
 
     def _group(self, f: dict[str, Any]) -> None:
@@ -251,7 +260,7 @@ class State(AttemptRecords):
 
     def _keyed(self, f: dict[str, Any]) -> None:
         for i, key in enumerate(f["key"]):
-            self.keys[key] = Key(f["id"][16 * i : 16 * i + 16], f["at"])
+            self.keys[key] = Key(f["id"][16 * i : 16 * i + 16], self.stamp(f["at"]))
 
     def _wake(self, f: dict[str, Any]) -> None:
         self.runs.wake(f["run"], f["at"])
@@ -259,6 +268,7 @@ class State(AttemptRecords):
     def _jobs(self, f: dict[str, Any]) -> None:
         old = self._shown(f["job"])
         self.jobs.set(f["job"], f["state"], f["next"], f["cursor"], f["at"])
+        self._touch(f["job"])
         for row in f["job"].tolist() if self.pauses else ():
             self.pauses.pop(row, None)
         self.pauses |= {int(f["job"][i]): note for i, note in f["note"] if f["state"][i] == JobState.PAUSED}
@@ -266,8 +276,8 @@ class State(AttemptRecords):
         deleted = set(f["job"][f["state"] == JobState.DELETED].tolist())
         if deleted:
             self.lasts.forget(deleted)
-            kept = {pair: to for pair, to in self.exceptions.items() if pair[0] not in deleted or to != SKIP}  # a moved one has its run
-            self.exceptions = kept
+            for pair in [pair for pair, to in self.exceptions.items() if pair[0] in deleted and to == SKIP]:  # a moved one has its run
+                self._unmark(pair)
 
     def _worker(self, f: dict[str, Any]) -> None:
         if f["gone"]:
@@ -286,13 +296,14 @@ class State(AttemptRecords):
                 ahead = fields["nominal_us"] > self.jobs.gather(np.ascontiguousarray(fields["job"]))["cursor_us"]
                 self.meta.blocked |= dict.fromkeys(zip(fields["job"][ahead].tolist(), fields["nominal_us"][ahead].tolist(), strict=True))
         rows = self.runs.peek(FINISHED, f["count"])
+        self.touched.fold(self.runs.gather(rows)["job"], self._since_begin())
         self.trail.fold(self.meta.seq + 1, self.meta.folded, rows)
         self.created.remove(rows)
         self.runs.fold(f["count"])
         self.meta.folded += f["count"]
 
     def _reply(self, f: dict[str, Any]) -> None:
-        self.replies[f["rid"]] = (f["at"], f["reply"])
+        self.replies[f["rid"]] = (self.stamp(f["at"]), f["reply"])
 
     def _forget(self, f: dict[str, Any]) -> None:
         for rid in f["rid"]:
@@ -307,6 +318,7 @@ class State(AttemptRecords):
         if gone:
             self.trail.forget(self.meta.seq + 1, dict(zip(f["job"].tolist(), self.jobs.names(f["job"]), strict=True)))
         self.lasts.forget(f["job"].tolist())
+        self.touched.remove(f["job"])
         self.jobs.remove(f["job"])
 
     def _clock(self, f: dict[str, Any]) -> None:
@@ -316,6 +328,7 @@ class State(AttemptRecords):
             self.meta.recheck_us = max(self.meta.recheck_us, int(self.jobs.gather(f["job"])["cursor_us"].max()))
         self.jobs.set(f["job"], f["state"], f["next"], f["cursor"], -1)
         self.jobs.set_back(f["job"], f["at"])
+        self._touch(f["job"])
         for job, at in zip(f["blocked_job"].tolist(), f["blocked_at"].tolist(), strict=True):
             self.meta.blocked[(job, at)] = None
 
@@ -324,6 +337,7 @@ class State(AttemptRecords):
 
     def _retime(self, f: dict[str, Any]) -> None:
         self.jobs.retime(f["job"], f["state"], f["next"], f["cursor"], f["param"])
+        self._touch(f["job"])
 
     def _zones(self, f: dict[str, Any]) -> None:
         self.zones.update(zip((name.decode() for name in f["name"]), f["data"], strict=True))
@@ -341,9 +355,14 @@ class State(AttemptRecords):
             what = changes.MOVE if moved else changes.SKIP if to == SKIP else changes.UNDO
             self._touched(f, job, what, f"{to_datetime(nominal):{_STAMP}}{moved}")
             if to == AS_EVER:
-                del self.exceptions[job, nominal]
+                self._unmark((job, nominal))
             else:
                 self.exceptions[job, nominal] = to
+                self.past_us[job, nominal] = self.stamp(f["at"]) + max(0, nominal - f["at"])
+
+    def _unmark(self, pair: tuple[int, int]) -> None:
+        self.exceptions.pop(pair, None)
+        self.past_us.pop(pair, None)
 
     def _calendar(self, f: dict[str, Any]) -> None:
         if f["wire"] is None:
@@ -383,6 +402,29 @@ class State(AttemptRecords):
     def _told(self, f: dict[str, Any]) -> None:
         del self.changes[: f["count"]]
         self.trail.blocks += 1
+
+    # What is forgotten some day: by time that has really passed
+
+    def _elapsed(self, f: dict[str, Any]) -> None:
+        first = not self.elapsed.begun_us
+        self.elapsed.look(f["at"], f["boot_us"], self.meta.boot_id)
+        if first:  # what an older program remembered by a wall clock that was ahead
+            now = self.elapsed.us
+            self.keys = {key: Key(one.run_id, min(one.at_us, now)) for key, one in self.keys.items()}
+            self.replies = OrderedDict((rid, (min(at, now), reply)) for rid, (at, reply) in self.replies.items())
+
+    def _renew(self, f: dict[str, Any]) -> None:
+        self._touch(f["job"])
+
+    def stamp(self, at_us: int) -> int:
+        """The elapsed time of what is decided now; its wall time where that time has not begun."""
+        return self.elapsed.us if self.elapsed.begun_us else at_us
+
+    def _since_begin(self) -> int:
+        return self.elapsed.us - self.elapsed.begun_us if self.elapsed.begun_us else 0
+
+    def _touch(self, jobs: NDArray[np.uint32]) -> None:
+        self.touched.change(jobs, self._since_begin())
 
     # Questions
 

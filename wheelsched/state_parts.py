@@ -37,7 +37,7 @@ class Key:
     """A durable idempotency key."""
 
     run_id: bytes
-    at_us: int
+    at_us: int  # elapsed time
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ import msgpack
 import numpy as np
 
 from .changes import Changes
+from .elapsed import Elapsed
 from .errors import CorruptJournalError
 from .records import decode_fields, encode_fields
 from .state_parts import Group, Key, Worker, ordered
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from .state import State
+    from .touched import Touched
 
-VERSION: Final = 3
-READABLE: Final = frozenset({1, 2, 3})
+VERSION: Final = 4
+READABLE: Final = frozenset({1, 2, 3, 4})  # 4 added elapsed time
 ENTRIES_MAX: Final = 8_192  # of a piece: 2 ms
 
 
@@ -33,7 +35,8 @@ def small(state: State) -> bytes:
             "meta": [m.seq, m.at_us, m.generation, m.boot_id, m.zone_version, m.tokens, m.folded, m.next_worker, m.recheck_us],
             "hold": [m.held_us, m.hold_note],
             "steps": m.steps,
-            "exceptions": sorted([*pair, to] for pair, to in state.exceptions.items()),
+            "exceptions": sorted([*pair, to, state.past_us[pair]] for pair, to in state.exceptions.items()),
+            "elapsed": state.elapsed.to_plain(),
             "calendars": sorted(state.calendars.items()),
             "queues": [[name, ordered(settings)] for name, settings in sorted(state.queues.items())],
             "zones": sorted(state.zones.items()),
@@ -79,17 +82,18 @@ class Many(NamedTuple):
     replies: dict[bytes, tuple[int, bytes]]
     checkpoints: dict[int, bytes]
     lasts: dict[int, tuple[bytes, bytes]]
+    touched: Touched
 
     @classmethod
     def of(cls, state: State) -> Many:
         """In whatever order, but the replies, which are in the order in which they are forgotten."""
-        return cls(dict(state.keys), dict(state.replies), dict(state.checkpoints), dict(state.lasts.of))
+        return cls(dict(state.keys), dict(state.replies), dict(state.checkpoints), dict(state.lasts.of), state.touched.copy())
 
     @classmethod
     def ordered(cls, state: State) -> Many:
         """In an order that says nothing of the past."""
         keys, checkpoints, lasts = sorted(state.keys.items()), sorted(state.checkpoints.items()), sorted(state.lasts.of.items())
-        return cls(dict(keys), dict(state.replies), dict(checkpoints), dict(lasts))
+        return cls(dict(keys), dict(state.replies), dict(checkpoints), dict(lasts), state.touched.copy())
 
     def pieces(self, step_bytes: int) -> Iterator[bytes]:
         """Each begins with a letter that says what it has."""
@@ -97,6 +101,7 @@ class Many(NamedTuple):
         yield from (b"A" + piece for piece in _packed(((rid, at, reply) for rid, (at, reply) in self.replies.items()), step_bytes))
         yield from (b"C" + piece for piece in _packed(self.checkpoints.items(), step_bytes))
         yield from (b"L" + piece for piece in _packed(((row, *left) for row, left in self.lasts.items()), step_bytes))
+        yield from (b"T" + piece for piece in _packed(self.touched.pieces(), step_bytes))
 
 
 def _packed(entries: Iterable[tuple[Any, ...]], step_bytes: int) -> Iterator[bytes]:
@@ -131,6 +136,8 @@ def load(state: State, pieces: Iterator[bytes]) -> None:
                 _load_many(state, piece[:1], msgpack.unpackb(piece[1:], raw=False))
     except (StopIteration, ValueError, KeyError, TypeError) as e:
         raise CorruptJournalError(f"the snapshot is damaged: {type(e).__name__}: {e}") from e
+    if parts["version"] < 4:  # which jobs have rows in history is not known: all may have
+        state.touched.fold(np.array(state.jobs.slots(), np.uint32), 0)
     state.runs.order = parts["order"]
     state.runs.rebuild({i: w.list_id for i, w in state.workers.items()})
     rows = np.array(state.runs.slots(), np.uint32)
@@ -148,6 +155,9 @@ def _load_many(state: State, letter: bytes, entries: list[list[Any]]) -> None:
         state.checkpoints.update((row, checkpoint) for row, checkpoint in entries)
     elif letter == b"L":
         state.lasts.take(entries)
+    elif letter == b"T":
+        for entry in entries:
+            state.touched.take(*entry)
     else:
         raise KeyError(letter)
 
@@ -163,11 +173,14 @@ def _load_small(state: State, small: dict[str, Any]) -> None:
     if small["version"] > 1:
         m.held_us, m.hold_note = small["hold"]
         m.steps = [(folded, at) for folded, at in small["steps"]]
-        state.exceptions = {(job, at): to for job, at, to in small["exceptions"]}
+        state.exceptions = {(job, at): to for job, at, to, *_ in small["exceptions"]}
+        state.past_us = {(job, at): (past or [at])[0] for job, at, _, *past in small["exceptions"]}
         state.calendars, state.zones = dict(small["calendars"]), dict(small["zones"])
         state.tzdiff = decode_fields(small["tzdiff"]) if small["tzdiff"] else {}
         state.queues, state.pauses = dict(small["queues"]), dict(small["pauses"])
         state.changes = [Changes.from_plain(entry) for entry in small["changes"]]
+    if small["version"] > 3:
+        state.elapsed = Elapsed.from_plain(small["elapsed"])
     m.groups, groups = small.get("groups", (0, ()))
     state.load_groups({number: Group(*parts) for number, *parts in groups})
     state.announced = dict(small["announced"])

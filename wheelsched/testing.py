@@ -227,6 +227,7 @@ class Simulator:
             state, Zones(load_zone), history.pack, Now(self.now_us, self._mono_us), zone_version=ZONE_VERSION, boot_id="simulated",
             server="wheelsched simulator",
         )
+        engine.retention_us = NEVER // 2  # history is kept whole
         for worker, known in list(state.workers.items()):
             if known.kind == "pool":
                 engine.lose(WorkerGone(worker, started, Outcome.LOST, "worker lost: the server was ended"))

@@ -17,10 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """Both clocks, in microseconds."""
+    """Both clocks, in microseconds; and how long the machine has slept since it was booted, which the monotonic clock leaves out."""
 
     wall_us: int
     mono_us: int
+    slept_us: int = 0
+
+    @property
+    def boot_us(self) -> int:
+        """How long the machine has been up, asleep or not."""
+        return self.mono_us + self.slept_us
 
 
 @dataclass(frozen=True, slots=True)

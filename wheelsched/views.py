@@ -19,6 +19,7 @@ from .schedule import as_written
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Self
 
     from .payloads import Exts
     from .schedule import Schedule
@@ -360,6 +361,11 @@ class RunInfo(_HasResult):
         """Of an answer to enqueue or trigger: whether the run was there before, by its key or identity, and none was made."""
         return bool(self._raw.get("existing"))
 
+    def answers(self, answer: RunInfo) -> Self:
+        """The same run, with what an answer that had nothing but its id has told: one that is in history is looked up."""
+        self._raw["existing"] = answer.existing
+        return self
+
     @property
     def late(self) -> bool:
         """Whether it is marked late: not started `late_after` after its nominal time."""
@@ -420,6 +426,7 @@ class JobInfo(_Raw):
     active = _Field[int]("active")  # its open runs
     result = _Field["str | None"]("result")  # of put alone: created, updated or unchanged
     cancelled = _Field["int | None"]("cancelled")  # of delete alone: how many runs it cancelled; `active` runs, which a worker has, go on
+    said = _Field["str | None"]("said")  # of put alone: what else is to know of it
     next_at = _Time("next_us")
     cursor = _Time("cursor_us")  # the last nominal time that was decided
     created_at = _Time("created_us")
@@ -470,7 +477,7 @@ class JobInfo(_Raw):
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON: times as RFC 3339 text with microseconds and Z, durations of `spec` in microseconds."""
         out: dict[str, Any] = {"name": self.name}
-        for name in ("state", "version", "note", "pause_note", "active", "result", "spec"):
+        for name in ("state", "version", "note", "pause_note", "active", "result", "said", "spec"):
             out[name] = getattr(self, name)
         for name in ("next_at", "cursor", "created_at", "updated_at"):
             out[name] = rfc3339(getattr(self, name))

@@ -68,6 +68,8 @@ def apply_command(file: Path, prune: str | None, dry_run: bool) -> None:
     show_one(sh, done.to_dict(), lambda: _plan(found, done, before))
     if done:
         warn_unserved(*(job.call.task for job in found.jobs))
+    for name, text in done.said:
+        say(f"{name}: {text}")
     for remark in _other_zones(found):
         say(remark)
     if sh.table:

@@ -29,10 +29,10 @@ _OVERLAP: Final = {"buffer_one": "queue", "buffer_latest": "queue", "buffer_all"
 def history_rows(client: Client) -> Iterator[dict[str, Any]]:
     """All rows, the `export` ones included."""
     yield {"type": "export", "phase": "begin", "dead_letters": True, "wall": time.time(), "mono": time.monotonic()}
-    seen: set[str] = set()
+    seen: set[tuple[str, datetime | None]] = set()
     for run in client.runs():
-        if run.id not in seen:  # one may move to history, and be listed again, while pages are read
-            seen.add(run.id)
+        if (run.id, run.created_at) not in seen:  # one may move to history, and be listed again, while pages are read; two of one id differ
+            seen.add((run.id, run.created_at))
             yield run_row(run)
     for run in client.runs(skipped=True):
         if run.state == "skipped":  # a range of the ledger is no run: readers of runs pass over notes

@@ -63,7 +63,9 @@ def put(name: str, task: str, argv: tuple[str, ...], paused: bool, note: str, ve
     due = "" if found.next_at is None else f"; next {times.show(found.next_at, tz)}, {relative(found.next_at, sh.now)}"
     show_one(sh, found.to_dict(), lambda: [f"{found.name}: {found.result or 'put'}, {found.state}{due}"])
     warn_unserved(task)
-    if found.state == "finished" and found.result != "unchanged":
+    if found.said:
+        say(f"{found.name}: {found.said}")
+    elif found.state == "finished" and found.result != "unchanged":
         say(f"{found.name} has no time left to run at: what its schedule has is past, outside of start and end, or was decided before")
 
 

@@ -1,4 +1,6 @@
-"""Offline check of a data directory: the store, the replay, the invariants of the state, and equal digests."""
+"""Offline check of a data directory: the store, the replay, the invariants of the state, equal digests, and one run record for each
+scheduled time of a job.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .. import records
 from ..boot import open_offline
+from ..doubles import doubled
 from ..errors import CorruptJournalError
 from ..journal import LmdbJournal
+from ..model import display_name, to_datetime
 from ..state import State
+from ..views import rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["verify_directory"]
 
 _PIECE_BYTES: Final = 4 * 1024 * 1024
+_LISTED_MAX: Final = 100
 
 
 def verify_directory(directory: str) -> dict[str, Any]:
@@ -47,6 +53,8 @@ def verify_directory(directory: str) -> dict[str, Any]:
         findings.append("two replays of the same records differ")
     if State.load(_copied(state)).digest() != digest:
         findings.append("a snapshot of the state, read back, differs from it")
+    with LmdbJournal.open(directory, read_only=True) as journal:
+        findings += _doubled(state, journal)
     report["ok"] = not findings
     return report
 
@@ -74,6 +82,13 @@ def _broken(state: State) -> list[str]:
     except AssertionError as e:
         return [f"broken invariant: {e}"]
     return []
+
+
+def _doubled(state: State, journal: LmdbJournal) -> list[str]:
+    found = doubled(state, journal.history_blocks)
+    listed = [(display_name(name), n, rfc3339(to_datetime(at))) for name, at, n in found[:_LISTED_MAX]]
+    lines = [f"job {name}: {n} run records of {at}, where one may be" for name, n, at in listed]
+    return lines + [f"and {len(found) - _LISTED_MAX} more such scheduled times"] * (len(found) > _LISTED_MAX)
 
 
 def _copied(state: State) -> Iterator[bytes]:

@@ -1,0 +1,83 @@
+"""What is remembered and for how long: keys, answers, names of finished and deleted jobs, marks of single occurrences.
+
+All of it is forgotten by elapsed time (see `elapsed`), never by what the wall clock says alone. A name outlives its history, and as long
+as a row of it is there, in the table or in history, it is known.
+"""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from . import enqueues, records
+from .memory import LOOK_US, elapsed_us
+from .model import REQUEST_TTL_US, SERVER_UID, TOMBSTONE_US, US, JobState
+from .state import AS_EVER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from .engine import Engine
+
+KEYS_MAX: Final = 4_096  # looked at in a turn
+JOBS_MAX: Final = 16_384
+DAY_US: Final = 86_400 * US
+
+
+def forget(engine: Engine) -> Iterator[None]:
+    """Forget what is too old, a piece a turn, so that nothing waits for long."""
+    state = engine.state
+    now = elapsed_us(engine) - LOOK_US  # stamps may be so much too early
+    _marks(engine, now)
+    rids = [rid for rid, _ in takewhile(lambda item: item[1][0] + REQUEST_TTL_US < now, state.replies.items())]  # the oldest come first
+    names, nobody = list(state.keys), np.empty(0, np.uint32)
+    for start in range(0, max(len(rids), len(names)), KEYS_MAX):
+        known = [(key, state.keys[key]) for key in names[start : start + KEYS_MAX] if key in state.keys]
+        _record(engine, rids[start : start + KEYS_MAX], [key for key, value in known if enqueues.is_over(engine, key, value, now)], nobody)
+        if len(known) == KEYS_MAX:
+            yield
+    start = 0
+    while rows := state.jobs.slots(start, JOBS_MAX):
+        start = rows[-1] + 1
+        _record(engine, [], [], _over(engine, np.array(rows, np.uint32)))
+        if len(rows) == JOBS_MAX:
+            yield
+
+
+def _marks(engine: Engine, now: int) -> None:
+    """Marks of occurrences that no schedule had any more."""
+    state, wall = engine.state, engine.now.wall_us
+    old = [pair for pair, past in state.past_us.items() if past + TOMBSTONE_US < now and pair[1] + TOMBSTONE_US < wall]
+    if old:
+        job, at = (np.array(column, dtype) for column, dtype in zip(zip(*old, strict=True), (np.uint32, np.int64), strict=True))
+        engine.record("EXCEPT", {"at": wall, "uid": SERVER_UID, "job": job, "nominal": at, "to": np.full(len(old), AS_EVER, np.int64)})
+
+
+def _over(engine: Engine, jobs: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Which of these jobs are no more needed: not by a person, not by a row, not by history, not by a mark."""
+    state = engine.state
+    fields = state.jobs.gather(jobs)
+    over = ((fields["state"] == JobState.DELETED) | (fields["state"] == JobState.FINISHED)) & (fields["rows"] == 0)
+    over &= fields["cursor_us"] + TOMBSTONE_US < engine.now.wall_us
+    if not over.any():
+        return jobs[:0]
+    since = (elapsed_us(engine) - LOOK_US - state.elapsed.begun_us) // US
+    changed, folded = state.touched.of(jobs)
+    kept = (engine.retention_us + DAY_US) // US  # a day longer than its history
+    over &= since - changed > np.where(folded == 0, 0, kept).clip(TOMBSTONE_US // US)
+    over &= (folded == 0) | (since - folded > kept)
+    marked = [job for job, _ in state.exceptions]
+    out: NDArray[np.uint32] = jobs[over & ~np.isin(jobs, marked)] if marked else jobs[over]
+    return out
+
+
+def _record(engine: Engine, rids: list[bytes], keys: list[bytes], jobs: NDArray[np.uint32]) -> None:
+    if rids or keys or len(jobs):
+        engine.record("FORGET", {"rid": records.Blobs(rids), "key": records.Blobs(keys), "job": jobs})
+
+
+__all__ = ["forget"]
