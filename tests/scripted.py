@@ -52,6 +52,7 @@ class Scripted:
         if self.worker > 1:
             self.connection.close()
         self.executor = self.pool.spawn(self.worker)
+        assert self.pool.started() == [self.executor], self.pool.starts.lines()
         self.connection = Connection(self.worker, self.executor.sock, os.getuid(), frozenset(), trusted=True)
 
     def give(self, task, *args, timeout_us=HOUR_US, silence_us=NEVER, beside=None, **kwargs):
@@ -88,6 +89,7 @@ class Scripted:
         args = request.args
         if request.verb == "hello":
             self.hello = args
+            self.pool.began(self.worker)
             return {"version": 1, "clock_offset_us": self.offset_us, "worker": self.worker, "lease_us": 1, "heartbeat_us": 1}
         if request.verb == "heartbeat":
             self.heartbeats.append(args)

@@ -18,8 +18,9 @@ from scripted import BOOT, FIRST, HOUR_US, Scripted, alive, wait_for
 import wheelsched
 from wheelsched import process
 from wheelsched.builtin import Allowed
+from wheelsched.leftovers import kill_former_generation
 from wheelsched.model import NEVER, Outcome
-from wheelsched.pool import Pool, kill_former_generation
+from wheelsched.pool import Pool
 
 HERE = str(Path(__file__).resolve().parent)
 ROOT = str(Path(wheelsched.__file__).resolve().parents[1])

@@ -13,7 +13,6 @@ from scripted import alive, wait_for
 
 from wheelsched import Call, FailedPreconditionError, PermissionDeniedError
 from wheelsched.cli.root import cli
-from wheelsched.model import NEVER
 from wheelsched.server_reload import Reload
 
 CODE = """
@@ -167,30 +166,37 @@ def test_a_newer_reload_ends_a_newcomer_that_hangs(world):
     assert "because a newer reload has begun" in server.log.read_text()
 
 
-def test_a_newcomer_has_so_long_to_begin():
+def test_a_newcomer_that_does_not_begin_ends_the_reload():
+    """Its time is the pool's business: `test_no_process.py`."""
     engine = SimpleNamespace(sessions={1: SimpleNamespace(worker=1, tasks=["v"]), 2: SimpleNamespace(worker=2, tasks=["v"])},
                              retiring=set(), seekers=[], now=SimpleNamespace(wall_us=7))
     log, killed, numbers = [], [], count(3)
-    reload = Reload(engine, lambda: next(numbers), lambda worker, _: killed.append(worker), log.append, begin_us=60_000_000, slow_us=5_000_000)
-    assert reload.wake_us == NEVER
+    reload = Reload(engine, lambda: next(numbers), lambda worker, _: killed.append(worker), log.append)
     reload.want()
-    reload.step([1, 2], 100, stopping=False)
-    assert reload.wake_us == 5_000_100
-    reload.step([1, 2, 3], 5_000_099, stopping=False)
+    reload.step([1, 2], stopping=False)
+    reload.step([1, 2, 3], stopping=False)
     assert log == ["reload: replacing 2 workers, one after another"]
-    reload.step([1, 2, 3], 5_000_100, stopping=False)
-    assert log[1:] == ["reload: waiting for worker 3: importing, or in its on_start"]
     engine.sessions[3] = SimpleNamespace(worker=3, tasks=["v"])
-    reload.step([1, 2, 3], 60_000_200, stopping=False)
-    assert (reload.wake_us, killed, engine.retiring) == (65_000_200, [], {1}), "each newcomer has its own time"
-    reload.step([1, 2, 3, 4], 120_000_200, stopping=False)
-    assert killed == [4]
-    assert log[-1] == (
-        "reload: the old code goes on in 1 of 2 workers: worker 4 has not finished importing, or its on_start, after 1m: killed")
-    assert reload.failure == {"text": "worker 4 has not finished importing, or its on_start, after 1m: killed", "at_us": 7}
-    assert reload.wake_us == NEVER
-    assert reload.gone(4, "it was killed"), "nobody takes its place"
-    assert not reload.gone(2, "it died")
+    reload.step([1, 2, 3], stopping=False)
+    assert (killed, engine.retiring) == ([], {1})
+    assert not reload.gone(2, "it died"), "another one takes its place, and has the new code already"
+    assert reload.gone(4, "worker 4 (pid 9) was killed by SIGKILL, because it had not said hello after 1m"), "nobody takes its place"
+    assert log[-1] == "reload: the old code goes on in 0 of 1 workers: worker 4 (pid 9) was killed by SIGKILL, because it had not said hello after 1m"
+    assert reload.failure == {"text": log[-1].partition("workers: ")[2], "at_us": 7}
+    assert not reload.gone(3, "it died")
+
+
+def test_a_reload_replaces_what_is_not_there_yet():
+    """One that waits for its back-off asks for nothing, so it can't be told to stop."""
+    engine = SimpleNamespace(sessions={}, retiring=set(), seekers=[], now=SimpleNamespace(wall_us=7))
+    killed, log = [], []
+    reload = Reload(engine, lambda: 2, lambda worker, _: killed.append(worker), log.append)
+    reload.want()
+    reload.step([1], stopping=False)
+    engine.sessions[2] = SimpleNamespace(worker=2, tasks=["v"])
+    reload.step([1, 2], stopping=False)
+    assert killed == [1]
+    assert log[-1].startswith("reload: 1 workers have the new code")
 
 
 def test_a_reload_where_all_have_ended_meanwhile_says_so():
@@ -198,7 +204,7 @@ def test_a_reload_where_all_have_ended_meanwhile_says_so():
     log = []
     reload = Reload(engine, lambda: 2, lambda worker, _: None, log.append)
     reload.want()
-    reload.step([1], 0, stopping=False)
+    reload.step([1], stopping=False)
     assert not reload.gone(1, "worn out")
     assert reload.gone(2, "no such module")
     assert log[-1] == "reload: no worker has code that can be imported: no such module"

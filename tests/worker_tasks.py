@@ -219,3 +219,13 @@ def batch_beating(runs):
         runs[n % len(runs)].heartbeat()
         time.sleep(0.1)
     return [None] * len(runs)
+
+
+@task("t.exit")
+def exit_(code):
+    os._exit(code)
+
+
+@task("t.signal")
+def signal_(number):
+    os.kill(os.getpid(), number)

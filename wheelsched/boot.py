@@ -26,10 +26,11 @@ from .journal import EXIT_FATAL, LmdbJournal
 from .journal_dir import damage
 from .journal_files import in_words
 from .keeper import Keeper
+from .leftovers import kill_former_generation
 from .listener import Listener
 from .messages import say
 from .model import CLOCK_STEP_US, US, Outcome, to_datetime
-from .pool import Pool, kill_former_generation
+from .pool import Pool
 from .redact import Redaction
 from .server import EXIT_CONFIG, Server
 from .state import recover
@@ -171,7 +172,7 @@ def _server(config: Config, journal: LmdbJournal, listener: Listener, allowed: A
     pool = Pool(
         workers_dir=workers, modules=config.tasks, generation=state.meta.generation, boot_id=boot,
         allowed=allowed, mode=config.mode, concurrency=config.concurrency, lease_us=config.lease_us,
-        max_runs=config.max_runs, max_rss=config.max_rss,
+        max_runs=config.max_runs, max_rss=config.max_rss, start_us=config.start_timeout_us,
     )
     keeper = Keeper(journal, state, config)
     server = Server(config, keeper, engine, pool, listener, clock, grants)

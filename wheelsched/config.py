@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from .errors import ConfigError, WheelschedError
-from .model import DRAIN_US, LEASE_US, MODES, ROLES, SYNC_TIMEOUT_US, US, format_duration, parse_duration
+from .model import DRAIN_US, LEASE_US, MODES, ROLES, START_US, SYNC_TIMEOUT_US, US, format_duration, parse_duration
 
 WORKERS_MAX: Final = 1_024
 CONCURRENCY_MAX: Final = 1_024
@@ -51,11 +51,12 @@ class Config:
     drain_us: int = DRAIN_US  # how long open runs may take to end at a stop
     lease_us: int = LEASE_US  # how long a worker may be silent
     sync_timeout_us: int = SYNC_TIMEOUT_US  # how long the disk may be before the server ends
+    start_timeout_us: int = START_US  # how long a worker process has to come up
 
 
 _DURATIONS: Final = {
     "clock_offset": "clock_offset_us", "clock_check": "clock_check_us", "retention": "retention_us", "drain": "drain_us",
-    "lease": "lease_us", "sync_timeout": "sync_timeout_us",
+    "lease": "lease_us", "start_timeout": "start_timeout_us", "sync_timeout": "sync_timeout_us",
 }
 _LIMITS: Final = {
     "workers": (0, WORKERS_MAX), "max_runs": (0, 2**31), "concurrency": (1, CONCURRENCY_MAX),
@@ -82,6 +83,7 @@ def load(*layers: dict[str, Any]) -> Config:
     if not LEASE_MIN_US <= merged.get("sync_timeout_us", SYNC_TIMEOUT_US) <= LEASE_MAX_US:
         raise ConfigError(f"sync_timeout: 1s to 1h are allowed, not {format_duration(merged['sync_timeout_us'])}")
     check_drain(merged.get("drain_us", DRAIN_US))
+    check_start_timeout(merged.get("start_timeout_us", START_US))
     for key, (low, high) in _LIMITS.items():
         if key in merged and (isinstance(merged[key], bool) or not isinstance(merged[key], int) or not low <= merged[key] <= high):
             raise ConfigError(f"{key}: a whole number from {low} to {high} is wanted, not {merged[key]!r}")
@@ -144,6 +146,13 @@ def check_drain(us: int) -> int:
     """`us`, how long what runs has to end. ConfigError when that is too long."""
     if us > DRAIN_MAX_US:
         raise ConfigError(f"drain: up to {format_duration(DRAIN_MAX_US)} are allowed, not {format_duration(us)}")
+    return us
+
+
+def check_start_timeout(us: int) -> int:
+    """`us`, how long a worker process has to come up. ConfigError when that can't be."""
+    if not US <= us <= DRAIN_MAX_US:
+        raise ConfigError(f"start_timeout: 1s to {format_duration(DRAIN_MAX_US)} are allowed, not {format_duration(us)}")
     return us
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from .costs import URGENT, verb_of
 from .errors import InvalidArgumentError
-from .protocol import FRAME_MAX, REPLY_MAX, FrameReader, encode_error, parse_request
+from .protocol import EXECUTOR_VERBS, FRAME_MAX, FrameReader, encode_error, parse_request
 
 if TYPE_CHECKING:
     from .protocol import Request
@@ -34,7 +34,7 @@ class Connection:
     """
 
     def __init__(self, number: int, sock: socket.socket, uid: int, roles: frozenset[str], *, trusted: bool = False) -> None:
-        """`trusted`: an executor of our own pool, whose frames may be as large as replies."""
+        """`trusted`: an executor of our own pool. What it sends is checked like any other's: user code has its socket."""
         sock.setblocking(False)
         self.number = number
         self.sock = sock
@@ -46,7 +46,9 @@ class Connection:
         self.served_us = 0  # its place in the order of turns: see Intake
         self.closing = False  # close when all is sent
         self.half_since_us = 0  # monotonic; since when a frame has been incomplete
-        self._reader = FrameReader(REPLY_MAX if trusted else FRAME_MAX)
+        self.fault = ""  # why it is dropped
+        self._greeted = False
+        self._reader = FrameReader(FRAME_MAX)
         self._waiting_bytes = 0
         self._more = False  # complete frames may be in the reader
         self._out: deque[memoryview] = deque()
@@ -104,6 +106,9 @@ class Connection:
         room = sys.maxsize if self.trusted else max(0, PENDING_MAX - len(self.urgent) - len(self.others))
         try:
             bodies = self._reader.feed(data, room)
+            if self.trusted:
+                for body in bodies:
+                    self._greeted = check_executor(verb_of(body), greeted=self._greeted)
         except InvalidArgumentError as e:
             return self._refuse(e)
         for body in bodies:
@@ -112,7 +117,7 @@ class Connection:
         self._more = len(bodies) == room
         if not self._reader.pending or self._more:
             self.half_since_us = 0
-        elif not self.half_since_us:
+        elif not self.half_since_us or self.trusted:  # its parent may have been frozen meanwhile: its silence counts
             self.half_since_us = mono_us
         return True
 
@@ -145,10 +150,11 @@ class Connection:
 
     def _refuse(self, error: InvalidArgumentError) -> bool:
         """Tell it, and close when that is sent. False when all is sent."""
+        self.fault = self.fault or error.message
         self.others.clear()
         self.send(encode_error(0, error))
         self.closing = True
-        return self._out_bytes > 0
+        return self._out_bytes > 0 and not self.trusted
 
     def send(self, frame: bytes) -> bool:
         """Send now what the socket takes, keep the rest. False when the peer is gone or reads nothing."""
@@ -175,6 +181,15 @@ class Connection:
     def close(self) -> None:
         """Close the stream."""
         self.sock.close()
+
+
+def check_executor(verb: str, *, greeted: bool) -> bool:
+    """Has this executor said hello, with this request or before? InvalidArgumentError for a request that ours never make."""
+    if verb not in EXECUTOR_VERBS:
+        raise InvalidArgumentError(f"it asked for {verb[:60]!r}, as no executor does" if verb else "what it sent is no request")
+    if verb == "hello" and greeted:
+        raise InvalidArgumentError("it said hello a second time")
+    return greeted or verb == "hello"
 
 
 def peer(sock: socket.socket) -> tuple[int, set[int]]:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import subprocess
 
     from .kept import Ended
-    from .pool import Pool
-    from .process import StartedFile
+    from .launch import Launched
+    from .started import SeenFile, SeenPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,11 @@ class Exited:
     ended: dict[int, Ended]  # token -> of what had ended; it may have been reported
     text: str
     status: int  # exit code, negative for a signal
-    can_not_import: bool  # a task module can't be imported: it says so on stderr
+    can_not_import: bool  # a task module can't be imported, and never could: it says so on stderr
     errors: dict[int, dict[str, str]]  # token -> type and message, of those in `outcomes`; `text` tells what is not here
     begun_us: dict[int, int]  # token -> when user code was entered (monotonic), likewise
     said: str = ""  # by itself, of why it could not begin or had to be replaced; else empty
+    told: bool = False  # as a start that has failed: the log has it
 
     @property
     def outcome(self) -> int:
@@ -47,37 +48,15 @@ class Exited:
         return next((last for first, last in self.calls if first <= token <= last), 0)
 
 
-class Starts:
-    """Executors that end before they have said hello, one after another."""
-
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self.tries = 0
-        self.why = ""  # of the last one
-
-    def failed(self, event: Exited) -> str:
-        """One more. What to log: in full the first time, then that it is the same again."""
-        why = event.said or event.text.partition(") ")[2]
-        again = f": again ({self.tries + 1})" if why == self.why else ""
-        self.tries, self.why = self.tries + 1, why
-        if event.said:
-            self._pool.said = process.text_sum(event.said)
-        return event.text + again
-
-    def over(self) -> str:
-        """All have said hello. What to log."""
-        tries, self.tries, self.why = self.tries, 0, ""
-        self._pool.said = "-"  # what one says from now on is news
-        return f"workers start again, after {tries} {'try' if tries == 1 else 'tries'} that failed"
-
-
 class Place:
     """Where an executor shows one run (or one call of a batch handler) that is in user code, and how far its ending has come."""
 
-    __slots__ = ("because", "ending", "next_step_us", "silent_us", "step", "why", "words")
+    __slots__ = ("because", "ending", "inside", "next_step_us", "seen", "silent_us", "step", "why", "words")
 
-    def __init__(self, words: memoryview) -> None:
-        self.words = words
+    def __init__(self, seen: SeenPlace) -> None:
+        self.seen = seen
+        self.words = seen.words
+        self.inside = seen.inside
         self.ending = 0  # the token whose run is being ended
         self.why = 0
         self.because = ""  # how the text of its error begins, of a timeout
@@ -85,32 +64,28 @@ class Place:
         self.step = 0  # 0 told, 1 SIGTERM sent, 2 SIGKILL sent
         self.next_step_us = NEVER
 
-    def inside(self) -> tuple[int, int]:
-        """(token entered last, when in monotonic µs; 0 when it is not in user code now)."""
-        words = self.words
-        token = words[process.W_STARTED]  # the token first: see execution.Runner.execute
-        return token, -(-words[process.W_MONO_NS] // 1_000)
-
     def beat_us(self, since_us: int) -> int:
         """When user code that was entered at `since_us` last said that it goes on; when it was entered, if it never did."""
         return max(since_us, -(-self.words[process.W_BEAT_NS] // 1_000))
 
 
 class Executor:
-    """One executor process. `sock` is the caller's from the start; the process may follow later (back-off)."""
+    """One executor: from when it is wanted (the process may follow later: back-off) until its process has ended."""
 
-    def __init__(self, worker: int, file: StartedFile, sock: socket.socket, theirs: socket.socket, start_at_us: int) -> None:
+    def __init__(self, worker: int, start_at_us: int, *, once: bool) -> None:
+        """`once`: if the process can't be made, that is an end like any other, and nobody tries again."""
         self.worker = worker
-        self.file = file
-        self.sock = sock
-        self.theirs: socket.socket | None = theirs
+        self.once = once
         self.start_at_us = start_at_us  # monotonic; NEVER once it is started
-        self.proc: subprocess.Popen[bytes] | None = None
+        self.proc: subprocess.Popen[bytes] | None = None  # this, and what belongs to it, there is once it is started
+        self.sock: socket.socket | None = None  # the caller's end
         self.pidfd = -1
         self.held: deque[list[Any]] = deque()  # [tokens, limits, how many are open]; tokens rise; limits as in Pool.sent
         self.finished_any = False
+        self.begun = False  # it has said hello
+        self.unwanted = False  # it was ended by us before that: no start that has failed
         self.wake_us = start_at_us
-        self.places = [Place(words) for words in file.places]
+        self.places: list[Place] = []
         self.ended = False  # as a whole, by a signal, because a run in it would not end
         self.looked_us = 0  # when it was last seen whether it is stopped
         self.stopped_us = 0  # since when it is
@@ -120,6 +95,19 @@ class Executor:
         self.group_until_us: int | None = None  # it has ended; what else got the SIGTERM of which it did has until then
         self.cancels: set[int] = set()
         self.kills: set[int] = set()  # of these, the ones that are not told first
+        self._file: SeenFile | None = None
+
+    def launched(self, made: Launched) -> None:
+        """It is a process now."""
+        self.proc, self.sock, self._file, self.pidfd = made
+        self.places = [Place(seen) for seen in made.file.places]
+        self.start_at_us = self.wake_us = NEVER
+
+    @property
+    def file(self) -> SeenFile:
+        """Of one that was started."""
+        assert self._file is not None, self.worker
+        return self._file
 
     @property
     def pid(self) -> int:
@@ -128,11 +116,16 @@ class Executor:
 
     @property
     def started(self) -> int:
-        """The token entered last: of what is held, those above it were not entered."""
-        return int(self.file.words[process.W_STARTED])
+        """The token entered last, when one looked: of what is held, those above it were not entered."""
+        return 0 if self._file is None else self._file.started
+
+    def look(self) -> None:
+        """See what it shows now."""
+        if self._file is not None:
+            self._file.look()
 
     def inside(self) -> dict[int, int]:
-        """{token: when it was entered, monotonic} of what is in user code now."""
+        """{token: when it was entered, monotonic} of what is in user code, when one looked."""
         return {token: since for place in self.places for token, since in [place.inside()] if since}
 
     def limits_of(self, token: int, first: int = 0) -> tuple[int, int]:

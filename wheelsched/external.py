@@ -3,158 +3,84 @@
 The supervisor holds one connection an executor. It gives requests numbers of its own, so that it can answer for an executor
 that died: what had ended in it is reported, what it was in is lost (or timed out, or cancelled), what it had not entered is
 handed back. It sends the heartbeats, counts each lease from before the request that renewed it, and kills an executor whose
-lease it can't trust any more. When the server goes away it connects again and repeats what was not answered.
+lease it can't trust any more. When the server goes away it connects again and repeats what was not answered. At SIGHUP it replaces its
+executors one after another, by ones that read the code anew (`rolling`).
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
 import socket
 import time
-from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from . import process, protocol
 from .builtin import Allowed
-from .errors import UnavailableError
-from .executors import Starts
+from .connections import check_executor
+from .errors import UnavailableError, WheelschedError
 from .messages import say
-from .model import DRAIN_US, NEVER, Outcome, format_duration
+from .model import DRAIN_US, NEVER, START_US, Outcome, format_duration
 from .pool import EXIT_US, Pool
+from .rolling import Rolling
+from .slots import Completion, Sent, Slot, Stream, connected
 from .worker_folder import GENERATION, WorkerFolder, end_leftovers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .executors import Executor, Exited
+    from .executors import Exited
 
 RECONNECT_US: Final = 200_000
 DISTRUST: Final = 5  # a lease is given up when a fifth of it is left
 TOLD_MAX: Final = 10  # names of tasks, numbers of workers, in the line that says that it joined
 FINISH_ROWS_MAX: Final = 2_000  # rows of one frame, each with a result
 _STOP: Final = {"n": 0, "stop": True}
+_HOPELESS: Final = frozenset({errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTSOCK, errno.EPROTOTYPE})
 _WITHDRAW: Final = {"queues": [], "credits": 0, "wait_us": 0}
 
 
-class Stream:
-    """A non-blocking stream of frames with an unbounded send buffer; both ends bound what is in flight."""
+class Reload(Rolling):
+    """The one that SIGHUP asks for."""
 
-    def __init__(self, sock: socket.socket, limit: int) -> None:
-        sock.setblocking(False)
-        self.sock = sock
-        self.open = True
-        self._reader = protocol.FrameReader(limit)
-        self._out: deque[memoryview] = deque()
+    def __init__(self, supervisor: Supervisor) -> None:
+        super().__init__(supervisor.hire, supervisor.retire, supervisor.pool.kill, supervisor.say)
+        self._supervisor = supervisor
 
-    def send(self, frame: bytes) -> None:
-        """Send what the socket takes, keep the rest."""
-        self._out.append(memoryview(frame))
-        self.flush()
+    def is_there(self, worker: int) -> bool:
+        """As for Rolling."""
+        return any(s.begun for s in self._supervisor.slots if s.executor.worker == worker)
 
-    def flush(self) -> None:
-        """Send what was kept."""
-        try:
-            while self._out and self.open:
-                sent = self.sock.send(self._out[0])
-                self._out[0] = self._out[0][sent:]
-                if not len(self._out[0]):
-                    self._out.popleft()
-        except BlockingIOError:
-            return
-        except ConnectionError:
-            self.close()
+    def is_leaving(self, worker: int) -> bool:
+        """As for Rolling."""
+        return any(s.leaving for s in self._supervisor.slots if s.executor.worker == worker)
 
-    def read(self) -> list[bytes]:
-        """The bodies that are there; closes at the end of the stream."""
-        bodies: list[bytes] = []
-        while self.open:
-            try:
-                data = self.sock.recv(1 << 18)
-            except BlockingIOError:
-                break
-            except ConnectionError:
-                data = b""
-            if not data:
-                self.close()
-            bodies += self._reader.feed(data)
-        return bodies
+    def over(self, fresh: int) -> None:
+        """As for Rolling."""
+        self._log(f"reload: {fresh} {'executor has' if fresh == 1 else 'executors have'} the new code")
 
-    @property
-    def events(self) -> int:
-        """What to poll for."""
-        return select.POLLIN | (select.POLLOUT if self._out else 0)
-
-    def close(self) -> None:
-        """At most once."""
-        if self.open:
-            self.open = False
-            self.sock.close()
-
-
-@dataclass(slots=True)
-class Sent:
-    """A request that the server has not answered."""
-
-    verb: str
-    args: dict[str, Any]
-    executor: int  # worker number in the pool of who asked; 0: the supervisor
-    id: int  # the number it had there
-    at_us: int  # monotonic, before it was sent
-
-
-class Completion(NamedTuple):
-    """What the supervisor reports of a run that its executor can't report."""
-
-    token: int
-    id: bytes
-    outcome: int = int(Outcome.NOT_STARTED)
-    started_us: int = 0
-    ended_us: int = 0
-    result: dict[str, Any] | None = None
-
-
-@dataclass(slots=True)
-class Slot:
-    """One executor and its connection."""
-
-    number: int
-    executor: Executor
-    down: Stream
-    up: Stream | None = None
-    hello: dict[str, Any] | None = None  # the server's answer
-    tasks: dict[str, Any] | None = None
-    greeting: int = 0  # the executor's hello that waits for the server's
-    unanswered: dict[int, Sent] = field(default_factory=dict)
-    parked: list[Sent] = field(default_factory=list)  # lease requests for the next connection
-    held: dict[int, bytes] = field(default_factory=dict)  # token -> run id
-    trust_us: int = NEVER  # monotonic; when the leases can't be relied upon
-    beat_us: int = NEVER
-    connect_us: int = 0
-    begun: bool = False  # this executor has said hello
-    ended: bool = False
-
-    @property
-    def open(self) -> bool:
-        """Is there a report that was not answered, or a lease request that may be answered with runs, which want to be handed back?"""
-        return any(r.verb == "finish" or (r.verb == "lease" and self.up is not None) for r in self.unanswered.values())
+    def refused(self, why: str, short: str, left: int, fresh: int) -> None:  # noqa: ARG002
+        """As for Rolling."""
+        self._log(f"reload: the old code goes on in {left} of {left + fresh} executors: {why}")
 
 
 class Supervisor:
-    """Runs until a signal: SIGTERM and SIGINT drain, a second one ends at once."""
+    """Runs until a signal: SIGTERM and SIGINT drain, a second one ends at once; SIGHUP has its executors replaced."""
 
     def __init__(
         self, path: str, modules: Sequence[str], *, queues: Sequence[str] = (), concurrency: int = 1, allowed: Allowed | None = None,
         name: str = "", mode: str = "process", max_runs: int = 0, max_rss: int = 0, drain_us: int = DRAIN_US,
-        exit_us: int = EXIT_US,
+        exit_us: int = EXIT_US, start_us: int = START_US,
     ) -> None:
         """`path`: the server's socket; `queues`: names, none for all. `concurrency`: runs at a time, each in an executor of its own
-        in mode "process", together in one in "thread" and "async". `max_runs`, `max_rss`, `exit_us`: as for Pool.
+        in mode "process", together in one in "thread" and "async". `max_runs`, `max_rss`, `exit_us`, `start_us`: as for
+        Pool.
         `drain_us`: how long what runs has to end after the first signal; then it is interrupted.
         """
         self.path = path
@@ -163,10 +89,10 @@ class Supervisor:
         allowed = replace(allowed or Allowed(), socket=str(Path(path).absolute()))  # tasks and commands are clients of this server
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         for line in end_leftovers(boot):
-            self._say(line)
+            self.say(line)
         self._folder = WorkerFolder()
         self.pool = Pool(workers_dir=self._folder.path, modules=modules, allowed=allowed, generation=GENERATION, boot_id=boot,
-                         mode=mode, concurrency=concurrency, max_runs=max_runs, max_rss=max_rss, exit_us=exit_us)
+                         mode=mode, concurrency=concurrency, max_runs=max_runs, max_rss=max_rss, exit_us=exit_us, start_us=start_us)
         self._told = False
         count = concurrency if mode == "process" else 1
         at_a_time = "one run at a time in each" if mode == "process" else f"{mode}, {concurrency} runs at a time"
@@ -175,26 +101,43 @@ class Supervisor:
         self._last_worker = 0
         self.stopping = 0
         self.failed = False
-        self._starts = Starts(self.pool)
         self._drain_us = drain_us
         self._drain_until_us = NEVER
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self.slots = [self._slot(n) for n in range(count)]
+        self.slots: list[Slot] = []
+        self._reload = Reload(self)
+        for _ in range(count):
+            self.hire(at_once=False)
 
-    def _spawn(self) -> tuple[Executor, Stream]:
+    def hire(self, *, at_once: bool = True) -> int:
+        """A slot more, with an executor of its own; its worker number in the pool. `at_once`: as for Pool.spawn."""
+        taken = {slot.number for slot in self.slots}
+        number = next(n for n in range(len(taken) + 1) if n not in taken)
         self._last_worker += 1
-        executor = self.pool.spawn(self._last_worker)
-        return executor, Stream(executor.sock, protocol.REPLY_MAX)
+        self.slots.append(Slot(number, self.pool.spawn(self._last_worker, at_once=at_once), Stream(None, protocol.FRAME_MAX)))
+        self._connect_started()
+        return self._last_worker
 
-    def _slot(self, number: int) -> Slot:
-        return Slot(number, *self._spawn())
+    def retire(self, worker: int) -> None:
+        """Have the executor take no more runs: it ends when it has finished what it has."""
+        slot = self._slot_of(worker)
+        slot.leaving = True
+        self._drain(slot)
+
+    def _slot_of(self, worker: int) -> Slot:
+        return next(s for s in self.slots if s.executor.worker == worker)
+
+    def _connect_started(self) -> None:
+        for executor in self.pool.started():
+            self._slot_of(executor.worker).down = Stream(executor.sock, protocol.FRAME_MAX)
 
     # Life
 
     def run(self) -> int:
-        """Serve; the exit code: 0 after a drain, 1 when a task module can't be imported."""
+        """Serve; the exit code: 0 after a drain, 1 when a task module can't be imported at the start."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._signal)
+        signal.signal(signal.SIGHUP, lambda *_: self._reload.want())
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         try:
             while not self._finished():
@@ -213,7 +156,7 @@ class Supervisor:
             return False
         if self._drain_until_us == NEVER:
             self._drain_until_us = _mono_us() + self._drain_us
-            self._say(f"draining: what runs has {format_duration(self._drain_us)} to end; a second signal stops at once")
+            self.say(f"draining: what runs has {format_duration(self._drain_us)} to end; a second signal stops at once")
             for slot in self.slots:
                 self._drain(slot)
         return all(s.ended and not s.open for s in self.slots) or _mono_us() >= self._drain_until_us
@@ -232,7 +175,7 @@ class Supervisor:
     def _end(self) -> None:
         """End what still runs, and say so."""
         for event in self.pool.stop():
-            self._settle(next(s for s in self.slots if s.executor.worker == event.worker), event)
+            self._settle(self._slot_of(event.worker), event)
         for slot in self.slots:
             if slot.up is not None:
                 slot.up.sock.setblocking(slot.up.open)  # a last blocking flush: nothing else is to be done
@@ -254,43 +197,66 @@ class Supervisor:
                     poll.register(stream.sock, stream.events)
             if slot.up is None and slot.tasks is not None:
                 wake = min(wake, slot.connect_us)
-            wake = min(wake, slot.beat_us, slot.trust_us if slot.held else NEVER)
+            wake = min(wake, slot.beat_us, slot.trust_us if slot.held else NEVER, slot.down.half_until_us)
         poll.poll(None if wake == NEVER else max(0, wake - now) / 1_000 + 1)
         if select.select([self._wake_read], [], [], 0)[0]:
             os.read(self._wake_read, 64)
         for slot in self.slots:
             self._serve(slot)
         for event in self.pool.poll(_mono_us()):
-            self._gone(next(s for s in self.slots if s.executor.worker == event.worker), event)
+            self._gone(self._slot_of(event.worker), event)
+        if not self.stopping:
+            self._reload.roll([slot.executor.worker for slot in self.slots])
+        self._connect_started()
+        for slot in [s for s in self.slots if s.leaving and s.ended and not s.open]:
+            if slot.up is not None:
+                slot.up.close()
+            self.slots.remove(slot)
+        for line in self.pool.starts.lines():
+            self.say(line)
 
     def _serve(self, slot: Slot) -> None:
+        up, now = slot.up, _mono_us()
         if slot.down.open:
             slot.down.flush()
-            for body in slot.down.read():
-                self._from_executor(slot, protocol.parse_request(body))
+            self._hear(slot)
+            if now >= slot.down.half_until_us:
+                self._misused(slot, "it began a frame and did not end it")
             if not slot.down.open:
                 self.pool.hung_up(slot.executor.worker)
-        up, now = slot.up, _mono_us()
         if up is not None:
             up.flush()
             for body in up.read():
                 self._from_server(slot, protocol.parse_reply(body))
             if not up.open:
                 slot.up, slot.beat_us, slot.connect_us = None, NEVER, now + RECONNECT_US
-                self._say(f"executor {slot.number}: the server is gone; trying again")
+                self.say(f"executor {slot.number}: the server is gone; trying again")
         if slot.up is None and slot.tasks is not None and now >= slot.connect_us:
             self._connect(slot)
         if now >= slot.beat_us:
             self._beat(slot, now)
         if slot.held and now >= slot.trust_us:
             slot.trust_us = NEVER
-            self._say(f"executor {slot.number}: no word from the server, its leases can't be trusted: killed")
+            self.say(f"executor {slot.number}: no word from the server, its leases can't be trusted: killed")
             process.signal_group(slot.executor.pid, signal.SIGKILL)
 
-    def _say(self, message: str) -> None:
+    def say(self, message: str) -> None:
+        """Log it."""
         say(f"worker: {message}")
 
     # Requests and answers
+
+    def _hear(self, slot: Slot) -> None:
+        """Take what the executor asks. User code has its socket, so anything may come."""
+        try:
+            for body in slot.down.read():
+                self._from_executor(slot, protocol.parse_request(body))
+        except (WheelschedError, LookupError, TypeError, ValueError) as e:
+            self._misused(slot, str(e))
+
+    def _misused(self, slot: Slot, why: str) -> None:
+        self.pool.kill(slot.executor.worker, f", because {why}: user code has written to its socket")
+        slot.down.close()
 
     def _request(self, slot: Slot, sent: Sent) -> None:
         self._last_id += 1
@@ -301,17 +267,15 @@ class Supervisor:
 
     def _connect(self, slot: Slot) -> None:
         """Connect, say hello, repeat what was not answered."""
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
-            sock.connect(self.path)
+            sock = connected(self.path)
         except OSError as e:
-            sock.close()
             slot.connect_us = _mono_us() + RECONNECT_US
-            if slot.hello is None and not isinstance(e, ConnectionError | FileNotFoundError):
+            if slot.hello is None and e.errno in _HOPELESS:
                 raise UnavailableError(f"{self.path}: {e.strerror}") from e
             return
         slot.up = Stream(sock, protocol.REPLY_MAX)
-        repeated = ("finish",) if self.stopping else ("lease", "finish")
+        repeated = ("finish",) if self.stopping or slot.leaving else ("lease", "finish")
         again = [s for s in slot.unanswered.values() if s.verb in repeated or _keeps(s)] + slot.parked
         slot.unanswered, slot.parked = {}, []
         hello = {"version": protocol.VERSION, "role": "worker", "name": f"{self.name}-{slot.number}", "tasks": slot.tasks}
@@ -323,23 +287,23 @@ class Supervisor:
         """Say so: once for all slots, and of each that has a server again."""
         assert slot.hello is not None
         if self._told:
-            self._say(f"executor {slot.number}: the server is back; it is w{slot.hello.get('worker')} there")
+            self.say(f"executor {slot.number}: the server is back; it is w{slot.hello.get('worker')} there")
         elif all(s.hello is not None for s in self.slots):
             self._told = True
             names = sorted(task for task in slot.tasks or () if not task.startswith("wheelsched."))
             told = ", ".join(names[:TOLD_MAX]) + (f" and {len(names) - TOLD_MAX} more" if len(names) > TOLD_MAX else "")
             numbers = ", ".join(f"w{s.hello.get('worker')}" for s in self.slots[:TOLD_MAX] if s.hello is not None)
-            self._say(
+            self.say(
                 f"joined {self.path} as {numbers};"
                 f" {self.running}; queues: {', '.join(self.queues) or 'all'}; tasks: {told or 'none'}"
             )
 
     def _from_executor(self, slot: Slot, request: protocol.Request) -> None:
         worker, args = slot.executor.worker, request.args
+        check_executor(request.verb, greeted=slot.begun)
         if request.verb == "hello":
-            slot.tasks, slot.begun = args["tasks"], True
-            if self._starts.tries and all(s.begun for s in self.slots):
-                self._say(self._starts.over())
+            slot.tasks, slot.begun = dict(args["tasks"]), True
+            self.pool.began(worker)
             if slot.hello is not None:  # a new executor in an old slot
                 slot.down.send(protocol.encode_ok(request.id, slot.hello))
             else:
@@ -347,11 +311,13 @@ class Supervisor:
             return
         if request.verb == "lease":
             args["queues"] = self.queues
-            if self.stopping:
+            if self.stopping or slot.leaving:
                 slot.down.send(protocol.encode_ok(request.id, _STOP))
                 return
         elif request.verb == "finish":
             tokens = np.frombuffer(args["token"], np.int64)
+            if len(args["id"]) != 16 * len(tokens):
+                raise ValueError("its finish has no id for each token")
             self.pool.finished(worker, tokens)
             for token in tokens.tolist():
                 slot.held.pop(token, None)
@@ -365,10 +331,12 @@ class Supervisor:
         sent = slot.unanswered.pop(reply.id)
         alive = sent.executor == slot.executor.worker and slot.down.open
         if reply.error is not None:
-            if not _keeps(sent):
+            if not sent.executor:
                 raise reply.error
-            if alive:  # user code waits for it
+            if _keeps(sent) and alive:  # user code waits for it
                 slot.down.send(protocol.encode_error(sent.id, reply.error))
+            elif not _keeps(sent):
+                self._refused(slot, sent, reply.error, alive=alive)
             return
         result = reply.result
         if sent.verb == "hello":
@@ -401,6 +369,16 @@ class Supervisor:
         if alive:
             slot.down.send(protocol.encode_ok(sent.id, result))
 
+    def _refused(self, slot: Slot, sent: Sent, error: WheelschedError, *, alive: bool) -> None:
+        """A request of an executor that ours never make. Runs that it was about to report are held until its end is told."""
+        if sent.verb == "finish":
+            tokens = np.frombuffer(sent.args["token"], np.int64).tolist()
+            slot.held |= {token: sent.args["id"][16 * i : 16 * i + 16] for i, token in enumerate(tokens)}
+        if alive:
+            self._misused(slot, f"the server refused its {sent.verb}: {error.message}")
+        else:
+            self.say(f"executor {slot.number}: the server refused its {sent.verb}: {error.message}")
+
     def _granted(self, slot: Slot, sent: Sent, result: dict[str, Any], *, alive: bool) -> None:
         tokens = np.frombuffer(result["token"], np.int64)
         if not alive:
@@ -430,25 +408,26 @@ class Supervisor:
     # Deaths
 
     def _gone(self, slot: Slot, event: Exited) -> None:
-        for body in slot.down.read():  # what it said last counts
-            self._from_executor(slot, protocol.parse_request(body))
+        if slot.down.open:
+            self._hear(slot)  # what it said last counts
         slot.down.close()
         self._settle(slot, event)
         if event.can_not_import:
             self.failed = True
-        slot.ended = bool(self.stopping)
-        if not self.failed and (event.status or not self.stopping):
-            self._say(event.text if slot.begun or self.stopping else self._starts.failed(event))
-        if self.stopping or self.failed:
+        leaving = self._reload.gone(event.worker, event.text, event.said)
+        slot.leaving, slot.ended = slot.leaving or leaving, leaving or bool(self.stopping)
+        if not event.told and (event.status or not self.stopping):
+            self.say(event.text)
+        if slot.ended or self.failed:
             return
         slot.parked.clear()
-        slot.executor, slot.down = self._spawn()
-        slot.begun = False
+        self._last_worker += 1
+        slot.executor, slot.begun = self.pool.spawn(self._last_worker), False
 
     def _settle(self, slot: Slot, event: Exited) -> None:
         """Answer for a dead executor."""
         lost = {"type": "wheelsched.WorkerLost", "message": event.text, "traceback": ""}
-        started, now = event.started_token or 0, _mono_us()
+        started, now = NEVER if event.started_token is None else event.started_token, _mono_us()
         wall_us = time.time_ns() // 1_000 + (0 if slot.hello is None else int(slot.hello["clock_offset_us"]))
         rows = []
         for token, run_id in sorted(slot.held.items()):

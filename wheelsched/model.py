@@ -75,6 +75,7 @@ REQUEST_TTL_US: Final = 600 * US
 DRAIN_US: Final = 30 * US  # how long open runs may take to end when a server or a worker is told to stop
 LEASE_US: Final = 10 * US
 SYNC_TIMEOUT_US: Final = 30 * US  # how long the disk may be silent before the server ends
+START_US: Final = 60 * US  # how long a worker process has to say hello, its imports and `on_start` included
 MODES: Final = ("process", "thread", "async")  # how an executor runs: one at a time, several in threads, several as coroutines
 KILL_GRACE_US: Final = 1 * US
 CLOCK_STEP_US: Final = 2 * US  # a step backward of more than this is a record

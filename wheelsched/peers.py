@@ -189,7 +189,7 @@ class Peers:
         if self.accept_again_us and now_us >= self.accept_again_us:
             self.accept_again_us = 0
             self.watch(self.listener.fileno())
-        return [c for c in self._halves.values() if now_us - c.half_since_us >= HALF_FRAME_US and not c.trusted]
+        return [c for c in self._halves.values() if now_us - c.half_since_us >= HALF_FRAME_US]
 
     def stats(self) -> dict[str, Any]:
         """Figures."""

@@ -1,5 +1,7 @@
 """Executor processes from outside: start, watch, end, replace.
 
+When a process can't be had, `starts` says what comes of it.
+
 The pool never blocks and never polls: `wake_at_mono_us` says when to call `poll`, and `fileno` is readable when an executor
 has ended. What travels over an executor's socket is the caller's business; it tells the pool what each executor holds,
 because the pool enforces the timeouts, counted from user code's first instruction as the started file shows it.
@@ -16,46 +18,32 @@ exiting then (an `on_stop` that hangs, threads, `atexit`), it has EXIT_US; then 
 from __future__ import annotations
 
 import os
-import secrets
 import select
 import signal
-import socket
-import subprocess
-import sys
 import time
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from . import process
 from .builtin import Allowed
 from .executors import Executor, Exited, Place, error_of, how_ended, outcome_of, text_of, too_long
-from .model import KILL_GRACE_US, LEASE_US, NEVER, US, Outcome
-from .process import StartedFile
+from .launch import Launcher
+from .leftovers import kill_commands
+from .model import KILL_GRACE_US, LEASE_US, NEVER, START_US, US, Outcome
+from .starts import CanNotStartError, Spare, Starts
 from .wear import wear_text
-from .worker import EXIT_IMPORT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from .kept import Ended
-
-BACKOFF_US: Final = 100_000
-BACKOFF_MAX_US: Final = 30 * US
 EXIT_US: Final = 10 * US  # from the end of its last run to its exit, `on_stop` included
 GROUP_LOOK_US: Final = 20_000
-GONE_WAIT_US: Final = 10 * US  # how long a start waits for the groups of the former generation to be gone
-SUFFIX: Final = ".started"
-_ROOT: Final = str(Path(__file__).resolve().parent.parent)
-# As `python -m wheelsched.worker`, and the package is found wherever the parent has found it; the working directory comes first.
-_ENTRY: Final = (
-    "import sys; root = sys.argv.pop(1); root in sys.path or sys.path.append(root); "
-    "from wheelsched.worker import main; sys.exit(main(sys.argv[1:]))"
-)
+_NO_PROCESS: Final = 71  # in place of an exit code, of one that was not made
 
 
 class Pool:
@@ -64,29 +52,28 @@ class Pool:
     def __init__(
         self, *, workers_dir: str | os.PathLike[str], modules: Sequence[str] = (), allowed: Allowed | None = None,
         generation: int, boot_id: str, kill_grace_us: int = KILL_GRACE_US, mode: str = "process", concurrency: int = 1,
-        lease_us: int = LEASE_US, max_runs: int = 0, max_rss: int = 0, exit_us: int = EXIT_US,
+        lease_us: int = LEASE_US, max_runs: int = 0, max_rss: int = 0, exit_us: int = EXIT_US, start_us: int = START_US,
     ) -> None:
         """`workers_dir` is made when it is missing. OSError when it can't be. `concurrency`: runs at a time in one executor, in
         threads (mode "thread") or coroutines ("async"); in mode "process" always one. `max_runs` and `max_rss` (bytes): after which an
-        executor ends between two runs; 0: never. `exit_us`: how long it has then, and whenever it is told to stop.
+        executor ends between two runs; 0: never. `exit_us`: how long it has then, and whenever it is told to stop. `start_us`: see Starts.
         """
         self.workers_dir = Path(workers_dir)
         self.workers_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.executors: dict[int, Executor] = {}
-        self._modules = list(modules)
-        self._allowed = (allowed or Allowed()).to_text()
-        self._mode = mode
-        self._wear = wear_text(max_runs, max_rss)
-        self._places = 0 if mode == "process" else concurrency
-        self._generation = generation
-        self._boot_id = boot_id
+        self.starts = Starts(start_us)
+        self._launcher = Launcher(
+            self.workers_dir, modules, allowed or Allowed(), mode=mode, wear=wear_text(max_runs, max_rss),
+            places=0 if mode == "process" else concurrency, generation=generation, boot_id=boot_id, grace_us=kill_grace_us,
+        )
         self._grace_us = kill_grace_us
         self.lease_us = lease_us
         self._exit_us = exit_us
-        self._deaths = 0  # in a row, of executors that had finished nothing
-        self.said = "-"  # sum of what an executor said that could not begin: the next ones log no traceback of the same
+        self._started: list[Executor] = []  # whose sockets nobody has taken
+        self._never: list[Exited] = []  # of those that were to be started once, and can't be
         self._by_pidfd: dict[int, Executor] = {}
         self._epoll = select.epoll()
+        self._spare = Spare()
 
     def fileno(self) -> int:
         """Readable when an executor has ended: call `poll`. It stays the same for the pool's life."""
@@ -95,46 +82,64 @@ class Pool:
     # Starting
 
     def spawn(self, worker: int, now_mono_us: int | None = None, *, at_once: bool = False) -> Executor:
-        """An executor for this worker number, `at_once` or, after early deaths, as soon as the back-off is over."""
+        """An executor for this worker number, as soon as the back-off after starts that failed is over; or `at_once`, and if it can't be
+        made then, `poll` tells of its end. Its socket comes with `started`.
+        """
         assert worker not in self.executors, worker
         now = _mono_us() if now_mono_us is None else now_mono_us
-        path = self.workers_dir / f"{self._generation}-{worker}{SUFFIX}"
-        path.unlink(missing_ok=True)
-        file = StartedFile(path, create=True, places=self._places)
-        file.words[process.W_GENERATION] = self._generation
-        file.words[process.W_WORKER] = worker
-        file.words[process.W_MARK] = secrets.randbits(63)
-        for words in file.places:
-            words[process.W_GRACE_US] = self._grace_us
-        file.boot_id = self._boot_id
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        executor = Executor(worker, file, ours, theirs, now if at_once else now + self._backoff_us())
-        self.executors[worker] = executor
+        executor = self.executors[worker] = Executor(worker, now if at_once else now + self.starts.backoff_us, once=at_once)
         if executor.start_at_us <= now:
-            self._start(executor)
+            self._start(executor, now)
         return executor
 
-    def _backoff_us(self) -> int:
-        return 0 if self._deaths < 2 else min(BACKOFF_MAX_US, BACKOFF_US << min(self._deaths - 2, 20))
+    def started(self) -> list[Executor]:
+        """Those that have become processes since the last call: their sockets are the caller's."""
+        started, self._started = self._started, []
+        return started
 
-    def _start(self, executor: Executor) -> None:
-        theirs = executor.theirs
-        assert theirs is not None
-        argv = [sys.executable, "-c", _ENTRY, _ROOT, str(theirs.fileno()), executor.file.path, str(os.getpid()), self._allowed,
-                self._mode, self._wear, self.said]
-        executor.proc = subprocess.Popen(  # noqa: S603 - our own interpreter
-            [*argv, *self._modules], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
-            env={**os.environ, process.MARK: executor.file.mark},
-        )
-        words = executor.file.words
-        words[process.W_BEGUN] = process.begun_ticks(executor.proc.pid)
-        words[process.W_PID] = words[process.W_PGID] = executor.proc.pid
-        theirs.close()
-        executor.theirs = None
-        executor.start_at_us = executor.wake_us = NEVER
-        executor.pidfd = os.pidfd_open(executor.proc.pid)
+    def began(self, worker: int) -> bool:
+        """The executor has said hello. False when it has said so before."""
+        executor = self.executors.get(worker)
+        if executor is None or not self.starts.began(worker):
+            return False
+        executor.begun = True
+        self._settle()
+        return True
+
+    def coming(self) -> list[int]:
+        """Worker numbers of the processes that have not said hello."""
+        return self.starts.coming()
+
+    def _settle(self) -> None:
+        if all(e.begun or e.unwanted for e in self.executors.values()):
+            self.starts.settled()
+
+    def _start(self, executor: Executor, now: int) -> None:
+        if executor.once:
+            self.starts.news()
+        try:
+            with self._spare:
+                made = self._launcher.launch(executor.worker, self.starts.said)
+        except CanNotStartError as e:
+            self._not_started(executor, str(e), now)
+            return
+        executor.launched(made)
+        self.starts.launched(executor.worker, now)
+        self._started.append(executor)
         self._by_pidfd[executor.pidfd] = executor
         self._epoll.register(executor.pidfd, select.EPOLLIN)
+
+    def _not_started(self, executor: Executor, text: str, now: int) -> None:
+        if executor.once:
+            self._give_up(executor, text)
+            return
+        self.starts.failed(executor.worker, text)
+        executor.start_at_us = executor.wake_us = now + max(1, self.starts.backoff_us)
+
+    def _give_up(self, executor: Executor, text: str) -> None:
+        """It never was a process: an end for the caller like any other."""
+        del self.executors[executor.worker]
+        self._never.append(Exited(executor.worker, 0, {}, [], {}, text, _NO_PROCESS, can_not_import=False, errors={}, begun_us={}))
 
     # What executors hold
 
@@ -158,7 +163,7 @@ class Pool:
         if executor is None or not len(tokens):
             return
         executor.finished_any = True
-        self._deaths = 0
+        self.starts.worked()
         tokens = np.sort(np.asarray(tokens, np.int64))
         for chunk in executor.held:
             chunk[2] -= int(np.searchsorted(tokens, chunk[0][-1], "right") - np.searchsorted(tokens, chunk[0][0]))
@@ -176,7 +181,7 @@ class Pool:
         batch handler it goes on, because the other runs of the call are not cancelled.
         """
         executor = self.executors.get(worker)
-        if executor is None:
+        if executor is None or executor.proc is None:
             return
         executor.cancels.add(token)
         if at_once:
@@ -192,28 +197,46 @@ class Pool:
             self._rearm(executor, _mono_us())
 
     def kill(self, worker: int, because: str) -> None:
-        """End an executor that was started and holds nothing."""
+        """End an executor; one that was not started yet never will be."""
         executor = self.executors.get(worker)
-        if executor is not None and executor.group_until_us is None:
-            executor.because = because
+        if executor is None or executor.group_until_us is not None:
+            return
+        executor.because, executor.unwanted = because, not executor.begun
+        if executor.proc is None:
+            self._give_up(executor, f"worker {worker} was not started{because}")
+        else:
             process.signal_group(executor.pid, signal.SIGKILL)
 
     def running(self) -> dict[int, int]:
         """{token: worker} of what is in user code now."""
+        self._look_at_all()
         return {token: worker for worker, executor in self.executors.items() for token in executor.inside()}
 
     def since(self) -> dict[int, int]:
         """{token: when it was entered, monotonic} of what is in user code now."""
+        self._look_at_all()
         return {token: at for executor in self.executors.values() for token, at in executor.inside().items()}
+
+    def _look_at_all(self) -> None:
+        for executor in self.executors.values():
+            executor.look()
 
     # Watching
 
     def wake_at_mono_us(self) -> int:
         """When `poll` has something to do, if nothing else happens; NEVER for not at all."""
-        return min((e.wake_us for e in self.executors.values()), default=NEVER)
+        if self._never:
+            return 0
+        return min(self.starts.wake_us, min((e.wake_us for e in self.executors.values()), default=NEVER))
 
     def poll(self, now_mono_us: int) -> list[Exited]:
         """Start, warn, kill and bury what is due. One system call when nothing is."""
+        never, self._never = self._never, []
+        if self.starts.tries:
+            self._settle()
+        if now_mono_us >= self.starts.wake_us:
+            for worker in self.starts.overdue(now_mono_us):
+                self._end_start(worker)
         over = [self._by_pidfd[fd] for fd, _ in self._epoll.poll(0)]
         gone = [self._bury(executor) for executor in over if self._is_over(executor, now_mono_us)]
         for executor in list(self.executors.values()):
@@ -224,10 +247,17 @@ class Pool:
                     gone.append(self._bury(executor))
             elif executor.proc is None:
                 if executor.start_at_us <= now_mono_us:
-                    self._start(executor)
+                    self._start(executor, now_mono_us)
             else:
                 self._look(executor, now_mono_us)
-        return gone
+        return never + gone
+
+    def _end_start(self, worker: int) -> None:
+        """It has not said hello in its time."""
+        executor = self.executors[worker]
+        if executor.group_until_us is None:
+            executor.because = f", because it had not said hello after {self.starts.limit}: its imports, or its on_start, hang"
+            process.signal_group(executor.pid, signal.SIGKILL)
 
     def _is_over(self, executor: Executor, now: int) -> bool:
         """The process has ended. If that was by SIGTERM, its children got it too, and have their time to heed it."""
@@ -236,12 +266,17 @@ class Pool:
             asked = [place.next_step_us for place in executor.places if executor.ended and place.ending and place.step == 1]
             executor.group_until_us = max(asked, default=now)
         executor.wake_us = now + GROUP_LOOK_US  # nothing tells of the end of a group
-        return now >= executor.group_until_us or not process.living((executor.pid,))
+        with self._spare:
+            return now >= executor.group_until_us or not process.living((executor.pid,))
 
     def _look(self, executor: Executor, now: int) -> None:
         """Is a deadline over, a cancelled run entered, the next step due, the executor stopped?"""
         if executor.group_until_us is not None:
             return
+        executor.look()
+        if executor.file.cut and not executor.because:
+            executor.because = ", because its started file was cut short: user code has written there"
+            process.signal_group(executor.pid, signal.SIGKILL)
         for place in executor.places:
             token, since = place.inside()
             if place.ending and (token != place.ending or not since):
@@ -268,7 +303,9 @@ class Pool:
     def _look_whether_stopped(self, executor: Executor, now: int) -> None:
         """One that was stopped by a signal for about a lease is ended: it may hold runs that it never enters, which no timeout ends."""
         executor.looked_us = now
-        if not process.stopped(executor.pid):
+        with self._spare:
+            stopped = process.stopped(executor.pid)
+        if not stopped:
             executor.stopped_us = 0
         elif not executor.stopped_us:
             executor.stopped_us = now
@@ -291,6 +328,7 @@ class Pool:
     def _rearm(self, executor: Executor, now: int) -> None:
         if executor.proc is None or executor.group_until_us is not None:
             return
+        executor.look()
         wake, alone = executor.exit_by_us, len(executor.places) == 1
         for place in executor.places:
             if place.ending:
@@ -309,9 +347,9 @@ class Pool:
     def _end(self, executor: Executor, place: Place, token: int, why: int, now: int, silent_us: int = 0) -> None:
         words = place.words
         place.ending, place.why, place.silent_us = token, why, silent_us
-        words[process.W_SILENT_US] = silent_us
-        words[process.W_WHY] = why
-        words[process.W_CANCEL] = token
+        place.seen.write(process.W_SILENT_US, silent_us)
+        place.seen.write(process.W_WHY, why)
+        place.seen.write(process.W_CANCEL, token)
         at_once = why == Outcome.CANCELLED and token in executor.kills
         place.step = 1 if at_once else 0  # see _go_on
         deaf = why == Outcome.CANCELLED and words[process.W_DEAF] and len(executor.places) == 1  # others beside it get the grace period
@@ -330,7 +368,9 @@ class Pool:
         command, begun = words[process.W_COMMAND_PGID], words[process.W_COMMAND_BEGUN]
         number = signal.SIGTERM if place.step == 0 else signal.SIGKILL
         if command and place.step < 2:
-            if begun and process.begun_ticks(command) == begun:  # else the executor is about to end what the leader left
+            with self._spare:
+                known = begun and process.begun_ticks(command) == begun
+            if known:  # else the executor is about to end what the leader left
                 process.signal_group(command, number)
         elif executor.proc is not None:
             executor.ended = True
@@ -342,8 +382,10 @@ class Pool:
         """The process has ended and is not reaped yet, so its group's number is still its own: end what is left there."""
         proc = executor.proc
         assert proc is not None
+        executor.look()
         process.signal_group(proc.pid, signal.SIGKILL)
-        _kill_commands(executor.file)
+        with self._spare:
+            kill_commands(executor.file)
         status = proc.wait()
         how = how_ended(executor, status)
         inside = [(place, *place.inside()) for place in executor.places if place.inside()[1]]
@@ -351,38 +393,45 @@ class Pool:
         errors = {token: error_of(executor, place, token, how) for place, token, _ in inside if executor.ended or place.ending == token}
         started = executor.started
         outcome = outcomes.get(started, Outcome.LOST)
-        if status and not executor.late:  # one that was told to stop has not died
-            self._deaths = 0 if executor.finished_any else self._deaths + 1
         text, said = text_of(executor, status, outcome, how), executor.file.text
-        ended, calls = executor.file.ended, executor.file.calls
-        self._forget(executor)
+        ended, calls, cut = executor.file.ended, executor.file.calls, executor.file.cut
         begun_us = {token: since for _, token, since in inside}
-        return Exited(executor.worker, started, outcomes, calls, ended, text, status, status == EXIT_IMPORT, errors, begun_us, said)
+        failed = not executor.begun and not executor.unwanted and not executor.once
+        can_not_import = bool(executor.file.words[process.W_IMPORT]) and not executor.once and not self.starts.ever
+        if failed:
+            self.starts.failed(executor.worker, text, said or executor.because.removeprefix(", because "))
+        elif (status or inside) and not executor.late:  # one that was told to stop has not died
+            self.starts.died(finished_any=executor.finished_any)
+        self._forget(executor)
+        return Exited(
+            executor.worker, None if cut else started, outcomes, calls, ended, text, status, can_not_import, errors, begun_us, said, failed,
+        )
 
     def _forget(self, executor: Executor) -> None:
         del self.executors[executor.worker]
-        if executor.pidfd >= 0:
+        self.starts.gone(executor.worker)
+        if executor.proc is not None:
             if executor.group_until_us is None:
                 self._epoll.unregister(executor.pidfd)
             del self._by_pidfd[executor.pidfd]
             os.close(executor.pidfd)
-        if executor.theirs is not None:
-            executor.theirs.close()
-        Path(executor.file.path).unlink(missing_ok=True)
-        executor.file.close()
+            executor.file.remove()
 
     # The end
 
     def stop(self) -> list[Exited]:
         """End all executors, within two grace periods at most; what each was in is interrupted. Afterwards the pool is empty."""
+        self._look_at_all()
         for executor in self.executors.values():
             if executor.proc is not None:
-                _kill_commands(executor.file, signal.SIGTERM)
+                with self._spare:
+                    kill_commands(executor.file, signal.SIGTERM)
                 process.signal_group(executor.proc.pid, signal.SIGTERM)
         self._wait(_mono_us() + self._grace_us)
         found: list[Exited] = []
         for executor in list(self.executors.values()):
-            inside = {executor.started, *(place.words[process.W_STARTED] for place in executor.places if place.inside()[1])}
+            executor.look()
+            inside = {executor.started, *executor.inside()}
             outcomes: dict[int, int] = dict.fromkeys(inside, Outcome.INTERRUPTED)
             status, ended, calls, begun_us = 0, {}, [], {}
             if executor.proc is not None:
@@ -409,88 +458,15 @@ class Pool:
             for fd, _ in poll.poll((until_us - now) / 1_000 + 1):
                 poll.unregister(fd)
                 left.discard(fd)
-        while groups and process.living(groups) and _mono_us() < until_us:
-            time.sleep(GROUP_LOOK_US / US)  # nothing tells of the end of a group
+        with self._spare:
+            while groups and process.living(groups) and _mono_us() < until_us:
+                time.sleep(GROUP_LOOK_US / US)  # nothing tells of the end of a group
 
     def close(self) -> None:
-        """Give the descriptor back; after `stop`."""
+        """Give the descriptors back; after `stop`."""
         self._epoll.close()
+        self._spare.close()
 
 
 def _mono_us() -> int:
     return time.monotonic_ns() // 1_000
-
-
-def _kill_commands(file: StartedFile, number: int = signal.SIGKILL) -> None:
-    """Signal the groups of the commands that the executor was in, if any. SIGKILL is also for what has left the groups."""
-    strays = False
-    for words in file.places:
-        pgid, begun = words[process.W_COMMAND_PGID], words[process.W_COMMAND_BEGUN]
-        if not words[process.W_COMMAND]:
-            continue
-        if pgid and begun and process.begun_ticks(pgid) == begun:
-            process.signal_group(pgid, number)
-        else:
-            strays = True
-        if number == signal.SIGKILL:
-            process.kill_command(words[process.W_COMMAND], file.mark)
-    if number != signal.SIGKILL:
-        return
-    if strays:  # a leader is gone, or was about to be recorded: the mark tells who belongs to it
-        for pid in process.marked(f"{process.MARK}={file.mark}"):
-            process.signal_process(pid, number)
-    begun_ns = file.words[process.W_MONO_NS]
-    if begun_ns and not file.words[process.W_PLACES]:  # one run at a time, so what is younger was started by the one inside
-        process.kill_younger(file.mark, begun_ns)
-
-
-class Proof(NamedTuple):
-    """What an executor of a former generation has left in its started file."""
-
-    started: int  # the token entered last
-    calls: list[tuple[int, int]]  # (first, last token) of each call of a batch handler that was in user code
-    ended: dict[int, Ended]  # token -> how it ended
-
-
-def kill_former_generation(workers_dir: str | os.PathLike[str], generation: int, boot_id: str) -> dict[int, Proof]:
-    """End what servers before `generation` have left running; {worker: proof of what was started, and of what ended}.
-
-    Kills only what is shown to be ours, under the same boot id; waits until it is gone, 10 s at most (then TimeoutError,
-    because voiding a lease whose run still runs would run it twice). Proofs of another boot count for nothing: their
-    files are removed.
-    """
-    proofs: dict[int, Proof] = {}
-    files: list[StartedFile] = []
-    for path in sorted(Path(workers_dir).glob(f"*{SUFFIX}")):
-        try:
-            file = StartedFile(path)
-        except ValueError:  # the server died while it made the file: nothing was started with it
-            path.unlink()
-            continue
-        if file.words[process.W_GENERATION] >= generation:
-            file.close()
-        elif file.boot_id != boot_id:
-            file.close()
-            path.unlink()
-        else:
-            files.append(file)
-    for file in files:
-        process.kill_group(file.words[process.W_PGID], file.words[process.W_BEGUN], file.mark)
-        _kill_commands(file)
-    until = _mono_us() + GONE_WAIT_US
-    for file in files:
-        while _left(file):
-            if _mono_us() > until:
-                raise TimeoutError(f"the group {file.words[process.W_PGID]} of a former executor does not end after SIGKILL")
-            time.sleep(0.01)  # these are no children of ours: nothing tells of their end
-        proofs[file.words[process.W_WORKER]] = Proof(file.words[process.W_STARTED], file.calls, file.ended)
-    for file in files:
-        file.close()
-        Path(file.path).unlink()
-    return proofs
-
-
-def _left(file: StartedFile) -> bool:
-    groups = [(file.words[process.W_PGID], file.words[process.W_BEGUN])]
-    groups += [(words[process.W_COMMAND_PGID], words[process.W_COMMAND_BEGUN]) for words in file.places]
-    return any(process.group_left(pgid, begun, file.mark) for pgid, begun in groups)

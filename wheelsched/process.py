@@ -4,10 +4,10 @@ A process is named by its pid *and* its start time under one boot id, because pi
 pid alone: a group is killed while its leader is known to be ours, or when its members carry the executor's mark in
 their environment.
 
-The started file is mapped by an executor and by its parent. It holds little-endian int64 words and two texts: the boot id, and
-why the executor could not begin, or is to be replaced. Before user code is entered the executor writes the token there; as
-tokens are entered in order, that one number is the whole proof of what was started and what was not. It needs no sync: a page of
-a mapped file outlives the process, and after a reboot it counts for nothing.
+The started file is mapped by an executor; its parent reads and writes it by system calls (see `started`). It holds little-endian
+int64 words and two texts: the boot id, and why the executor could not begin, or is to be replaced. Before user code is entered the
+executor writes the token there; as tokens are entered in order, that one number is the whole proof of what was started and what was
+not. It needs no sync: a page of a mapped file outlives the process, and after a reboot it counts for nothing.
 
 An executor with one run at a time keeps there what has ended and perhaps was not reported (see `kept`).
 
@@ -47,18 +47,20 @@ MAGIC: Final = 0x3144_5452_5453_5357  # "WSSTRTD1"
 VERSION: Final = 1
 SKIPS_MAX: Final = 256
 DRAIN_READS: Final = 64  # reads of 64 KiB: a child that never stops writing holds up nobody
-_BOOT_AT: Final = 256  # byte offset of the boot id
-_SKIPS_AT: Final = 64  # word offset of the ring of cancelled tokens
-_TEXT_AT: Final = 2_560  # byte offset of why the executor could not begin
-_PLACE_WORDS: Final = 32  # words of a place
-_KEPT_BYTES: Final = -(-AREA_BYTES // (8 * _PLACE_WORDS)) * 8 * _PLACE_WORDS
+BOOT_AT: Final = 256  # byte offset of the boot id
+SKIPS_AT: Final = 64  # word offset of the ring of cancelled tokens
+TEXT_AT: Final = 2_560  # byte offset of why the executor could not begin
+PLACE_WORDS: Final = 32  # words of a place
+_KEPT_BYTES: Final = -(-AREA_BYTES // (8 * PLACE_WORDS)) * 8 * PLACE_WORDS
 _PR_SET_PDEATHSIG: Final = 1
 
 # Words of the started file. Written by the parent: GRACE, CANCEL, WHY, SILENT, SKIPS and the ring; by the executor: the others.
+# IMPORT: not 0 when the executor has ended because a task module can't be imported.
 (W_MAGIC, W_VERSION, W_PID, W_PGID, W_BEGUN, W_GENERATION, W_WORKER, W_STARTED, W_MONO_NS, W_FIRST, W_CANCEL, W_WHY, W_SKIPS,
  W_COMMAND, W_COMMAND_PGID, W_COMMAND_BEGUN, W_MARK, W_GRACE_US, W_BEAT_NS, W_SILENT_US, W_DEAF) = range(21)
 W_PLACES: Final = 24  # how many places follow; 0: the file itself is the only one
 W_KEPT: Final = 25  # byte offset of what is kept of ended runs; 0: nothing
+W_IMPORT: Final = 26
 
 
 def text_sum(text: str) -> str:
@@ -78,7 +80,7 @@ class StartedFile:
                 os.fchmod(fd, 0o600)  # whatever the umask
                 _allocate(fd, places)
             size = os.fstat(fd).st_size
-            if size < FILE_BYTES or size % (8 * _PLACE_WORDS):
+            if size < FILE_BYTES or size % (8 * PLACE_WORDS):
                 raise ValueError(f"{self.path}: not a started file")
             self._map = mmap.mmap(fd, size)
         finally:
@@ -96,27 +98,27 @@ class StartedFile:
         if 0 < (at := self.words[W_KEPT]) <= size - AREA_BYTES:
             with memoryview(self._map) as whole:
                 self.kept = Kept(whole[at : at + AREA_BYTES])
-        first, count = FILE_BYTES // 8, min(self.words[W_PLACES], (size - FILE_BYTES) // 8 // _PLACE_WORDS)
-        places_at = range(first, first + count * _PLACE_WORDS, _PLACE_WORDS)
-        self.places = [self.words[at : at + _PLACE_WORDS] for at in places_at] or [self.words]
+        first, count = FILE_BYTES // 8, min(self.words[W_PLACES], (size - FILE_BYTES) // 8 // PLACE_WORDS)
+        places_at = range(first, first + count * PLACE_WORDS, PLACE_WORDS)
+        self.places = [self.words[at : at + PLACE_WORDS] for at in places_at] or [self.words]
 
     @property
     def boot_id(self) -> str:
         """The boot under which the words mean something."""
-        return self._map[_BOOT_AT : _BOOT_AT + 36].rstrip(b"\0").decode("ascii", "replace")
+        return self._map[BOOT_AT : BOOT_AT + 36].rstrip(b"\0").decode("ascii", "replace")
 
     @boot_id.setter
     def boot_id(self, value: str) -> None:
-        self._map[_BOOT_AT : _BOOT_AT + 36] = value.encode("ascii")[:36].ljust(36, b"\0")
+        self._map[BOOT_AT : BOOT_AT + 36] = value.encode("ascii")[:36].ljust(36, b"\0")
 
     @property
     def text(self) -> str:
         """Why the executor could not begin, or is to be replaced; else empty."""
-        return self._map[_TEXT_AT:FILE_BYTES].rstrip(b"\0").decode("utf-8", "replace")
+        return self._map[TEXT_AT:FILE_BYTES].rstrip(b"\0").decode("utf-8", "replace")
 
     @text.setter
     def text(self, value: str) -> None:
-        self._map[_TEXT_AT:FILE_BYTES] = value.encode("utf-8", "replace")[: FILE_BYTES - _TEXT_AT].ljust(FILE_BYTES - _TEXT_AT, b"\0")
+        self._map[TEXT_AT:FILE_BYTES] = value.encode("utf-8", "replace")[: FILE_BYTES - TEXT_AT].ljust(FILE_BYTES - TEXT_AT, b"\0")
 
     @property
     def mark(self) -> str:
@@ -126,12 +128,12 @@ class StartedFile:
     def skip(self, token: int) -> None:
         """Tell the executor not to enter this token. The ring holds SKIPS_MAX; older ones are overwritten."""
         words = self.words
-        words[_SKIPS_AT + words[W_SKIPS] % SKIPS_MAX] = token
+        words[SKIPS_AT + words[W_SKIPS] % SKIPS_MAX] = token
         words[W_SKIPS] += 1
 
     def skips(self) -> set[int]:
         """The tokens that shall not be entered."""
-        return set(self.words[_SKIPS_AT : _SKIPS_AT + min(self.words[W_SKIPS], SKIPS_MAX)])
+        return set(self.words[SKIPS_AT : SKIPS_AT + min(self.words[W_SKIPS], SKIPS_MAX)])
 
     @property
     def ended(self) -> dict[int, Ended]:
@@ -157,7 +159,7 @@ class StartedFile:
 def _allocate(fd: int, places: int) -> None:
     """Room for a started file: a full disk shows here, not as SIGBUS later. Without room for what is kept, nothing is."""
     try:
-        os.posix_fallocate(fd, 0, FILE_BYTES + (8 * _PLACE_WORDS * places or _KEPT_BYTES))
+        os.posix_fallocate(fd, 0, FILE_BYTES + (8 * PLACE_WORDS * places or _KEPT_BYTES))
     except OSError as e:
         if places or e.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

@@ -76,8 +76,9 @@ answered as the first was and does nothing.
                their turns in retry_wait), limit (the oldest so many), dry_run (bool) -> count
     discard    rid, ids or a filter, limit, dry_run -> count
     stats      -> counters, lags, workers [{id, name, kind, leased, ready (it has said hello, and its lease isn't over)}], start_failure
-               {text, tries} (workers of the server's own can't start; nil when all have), reload_failure {text, at_us} (the old code went
-               on; nil after a reload that didn't fail), queues, unserved_tasks {task: runs}, builtin_tasks [those that are served],
+               {text, tries} (workers of the server's own can't start; nil when all have), slow_starts [{worker, us}] (have not said hello
+               for so long), reload_failure {text, at_us} (the old code went on; nil after a reload that didn't fail), queues,
+               unserved_tasks {task: runs}, builtin_tasks [those that are served],
                held (bool), hold_note, paused_queues [names], held_back [{task, queue, runs, reason}]: what waits for a limit or a paused
                queue, not for a worker
 
@@ -272,6 +273,7 @@ if TYPE_CHECKING:
     from .payloads import Exts
 
 VERSION: Final = 1
+EXECUTOR_VERBS: Final = frozenset({"hello", "lease", "finish", "heartbeat"})
 FRAME_MAX: Final = 1024 * 1024
 REPLY_MAX: Final = 64 * 1024 * 1024
 HEADERS_MAX: Final = 32

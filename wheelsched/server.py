@@ -19,7 +19,6 @@ from .beats import answer_at_once
 from .clock import Clock, WallTimer
 from .connections import READ_BYTES, Connection
 from .errors import InternalError, StorageFullError, UnavailableError, WheelschedError
-from .executors import Starts
 from .history import NEEDED
 from .intake import Intake
 from .lags import Histogram
@@ -76,8 +75,6 @@ class Server:
         self.drain_until_us = NEVER
         self.exit_code = 0
         self.was_full = ""
-        self.starts = Starts(pool)
-        self.workers_ready = False  # some executor has said hello
         self.again = False
         self.wake_mono_us = 0
         self.now = clock.now()
@@ -159,7 +156,7 @@ class Server:
         now = self.clock.now().mono_us
         deadline = min(
             self.wake_mono_us, self.pool.wake_at_mono_us(), self.drain_until_us, self.peers.wake_us(), self.keeper.wake_at_us(now),
-            self.readers.wake_us(), self.reload.wake_us, self.listener.wake_us(),
+            self.readers.wake_us(), self.listener.wake_us(),
         )
         if self.config.clock_check_us:
             deadline = min(deadline, now + self.config.clock_check_us)
@@ -197,6 +194,7 @@ class Server:
         self._pool_events(now.mono_us)
         self.peers.keep_socket(now.mono_us, noted=noted)
         for connection in self.peers.overdue(now.mono_us):
+            connection.fault = "it began a frame and did not end it"
             self._drop(connection)
 
     def _step(self) -> None:
@@ -207,15 +205,17 @@ class Server:
         self._beats()
         for connection, request in chain(self.intake.urgent(), self.intake.others()):
             self._take(connection, request, full, inputs, lookups)
-        self.reload.step(list(self.pool_connections), now.mono_us, stopping=bool(self.stopping))
+        self.reload.step(list(self.pool_connections), stopping=bool(self.stopping))
         effects = engine.step(now, inputs)
         for connection, request in lookups:
             effects.replies.append((connection.number, self._look_up(request)))
         if self.forecasts:
             effects.replies += self.forecasts.piece(now.wall_us, self._refusal("") if self.stopping else None)
         self.again = effects.again or bool(self.forecasts) or self.reload.arrived
-        if self.starts.tries and all(s.ready for s in engine.sessions.values() if s.kind == "pool"):
-            self._log(self.starts.over())
+        for worker in self.pool.coming():
+            session = engine.sessions.get(self.pool_connections[worker])
+            if session is not None and session.ready:
+                self.pool.began(worker)
         self.wake_mono_us = effects.wake_mono_us
         self.timer.set(NEVER if effects.wake_wall_us == NEVER else effects.wake_wall_us - self.clock.offset_us)
         if effects.records or effects.history or self.keeper.busy:
@@ -351,7 +351,9 @@ class Server:
             self.inputs.append(Disconnect(connection.number))
             return
         for worker, number in self.pool_connections.items():  # the pool tells when it has ended
-            if number == connection.number:
+            if number == connection.number and connection.fault:
+                self.pool.kill(worker, f", because {connection.fault}: user code has written to its socket")
+            elif number == connection.number:
                 self.pool.hung_up(worker)
 
     # The pool
@@ -360,32 +362,36 @@ class Server:
         """One more process; its worker's number. `at_once`: whatever became of those before it."""
         number = self.peers.new_number()
         worker = sessions.add_worker(self.engine, number, f"pool-{number}", "pool")
-        executor = self.pool.spawn(worker, at_once=at_once)
-        self.workers_ready = self.workers_ready or any(s.kind == "pool" and s.tasks for s in self.engine.sessions.values())
-        self.peers.add(Connection(number, executor.sock, os.geteuid(), frozenset(ROLES), trusted=True))
         self.pool_connections[worker] = number
+        self.pool.spawn(worker, at_once=at_once)
+        self._add_started()
         self.again = True
         return worker
 
     def _spawn_newcomer(self) -> int:
-        """For a reload: whatever it says is news."""
-        self.pool.said = "-"
+        """For a reload."""
         return self._spawn(at_once=True)
+
+    def _add_started(self) -> None:
+        """Connections to the processes that there are now."""
+        for executor in self.pool.started():
+            assert executor.sock is not None
+            number = self.pool_connections[executor.worker]
+            self.peers.add(Connection(number, executor.sock, os.geteuid(), frozenset(ROLES), trusted=True))
 
     def _pool_events(self, now_us: int) -> None:
         for event in self.pool.poll(now_us):
-            session = self.engine.sessions.get(self.pool_connections[event.worker])
-            wanted = not self.stopping and not self.reload.is_coming(event.worker) and event.worker not in self.engine.retiring
-            if session is not None and not session.ready and wanted:
-                self._log(self.starts.failed(event))
-            elif event.status or not self.stopping:
+            if not event.told and (event.status or not self.stopping):
                 self._log(event.text)
             self._lose(event)
-            if event.can_not_import and not self.workers_ready:
+            if event.can_not_import:
                 self.exit_code = EXIT_CONFIG
                 self.stopping = 2
             if not self.reload.gone(event.worker, event.text, event.said) and not self.stopping:
                 self._spawn()
+        self._add_started()
+        for line in self.pool.starts.lines():
+            self._log(line)
 
     def _lose(self, event: Exited) -> None:
         """An executor is gone: what it reported before it died comes first."""
@@ -441,7 +447,7 @@ class Server:
             "lag_ms": {name: h.summary() for name, h in self.lags.items()}, **self.peers.stats(),
             "uptime_s": round((now.mono_us - self.started_us) / US, 3), "now_us": now.wall_us, "clock_offset_us": self.clock.offset_us,
             "pid": os.getpid(), "server": self.engine.server, "data": self.config.data, "cpu_s": round(time.process_time(), 3),
-            "start_failure": {"text": self.starts.why, "tries": self.starts.tries} if self.starts.tries else None,
+            "start_failure": self.pool.starts.failure(), "slow_starts": self.pool.starts.slow(now.mono_us),
             "reload_failure": self.reload.failure, **self.keeper.stats(),
         }
 

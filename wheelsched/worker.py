@@ -6,7 +6,7 @@ In mode `process` one run at a time, in token order; `crew` has the other modes.
 way, and a thread looks every 50 ms whether finished runs should be reported and, when the run in hand turns out slow or the batch
 far too long, hands the runs behind it back.
 Exit codes: 0 told to stop, worn out, or the parent's end was closed; 3 a module can't be imported; 4 refused by the server; 5 an
-`on_start` failed.
+`on_start` failed. Nobody goes by them, as user code may exit with any: the started file tells why an executor could not begin.
 """
 
 from __future__ import annotations
@@ -356,6 +356,7 @@ def main(argv: list[str]) -> int:
         if process.text_sum(file.text) != said_before:
             log.write(told["traceback"])
             log.write(f"wheelsched: executor: {file.text}\n")
+        words[process.W_IMPORT] = 1
         return _leaving(sock, EXIT_IMPORT)
     leave_if_child()
     gc.freeze()

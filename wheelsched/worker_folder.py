@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from . import process
-from .pool import SUFFIX, kill_former_generation
-from .process import StartedFile
+from .leftovers import groups_of, kill_former_generation
+from .started import SUFFIX, SeenFile
 
 PREFIX: Final = "wheelsched-worker-"
 GENERATION: Final = 0  # of all executors outside of the server
@@ -68,12 +68,10 @@ def _living_groups(folder: Path, boot_id: str) -> int:
     count = 0
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         try:
-            file = StartedFile(path)
+            file = SeenFile(path)
         except ValueError:  # made, and nothing was started with it
             continue
         if file.boot_id == boot_id:
-            groups = [(file.words[process.W_PGID], file.words[process.W_BEGUN])]
-            groups += [(words[process.W_COMMAND_PGID], words[process.W_COMMAND_BEGUN]) for words in file.places]
-            count += sum(process.group_left(pgid, begun, file.mark) for pgid, begun in groups)
+            count += sum(process.group_left(pgid, begun, file.mark) for pgid, begun in groups_of(file))
         file.close()
     return count

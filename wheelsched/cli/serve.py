@@ -21,7 +21,7 @@ _ENVIRONMENT: Final = {
     "tasks": list, "allow_commands": bool, "allow_http": bool,
     "allow_env": list, "redact": list, "hold": bool, "http_allow_net": list, "http_secret_file": str, "http_ca_file": str,
     "clock_offset": str, "clock_check": str, "lease": str, "drain": str,
-    "sync_timeout": str,
+    "sync_timeout": str, "start_timeout": str,
 }
 _WORDS: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
@@ -95,6 +95,7 @@ def _granted(grants: tuple[str, ...]) -> dict[str, list[str]] | None:
 @click.option("--lease", metavar="D", help="How long a worker may be silent before its runs go to another one (10s).")
 @click.option("--sync-timeout", metavar="D", help="How long the disk may be silent before the server ends with exit code 70 (30s).")
 @click.option("--drain", metavar="D", help="How long what runs has to end after the first signal to stop (30s).")
+@click.option("--start-timeout", metavar="D", help="How long a worker process has to come up, imports and on_start included (1m).")
 @click.option("--clock-offset", metavar="D", help="Shift the wall clock, for tests and benchmarks.")
 @click.option("--clock-check", metavar="D", help="Look at the clock at least this often (0: trust the kernel's report of steps).")
 def serve(config_file: str | None, grant: tuple[str, ...], **flags: Any) -> None:

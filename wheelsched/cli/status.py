@@ -117,6 +117,8 @@ def troubles(s: dict[str, Any]) -> list[str]:
     if s.get("start_failure"):
         failure = s["start_failure"]
         out.append(f"workers can't start: {_one_line(failure['text'])} ({failure['tries']} {'try' if failure['tries'] == 1 else 'tries'})")
+    slow = s.get("slow_starts", ())
+    out += [f"worker {w['worker']} has not come up for {span(w['us'] / 1e6)}: importing, or in its on_start" for w in slow]
     if s.get("reload_failure"):
         failure = s["reload_failure"]
         at = Times("utc").show(to_datetime(failure["at_us"]))

@@ -1,0 +1,102 @@
+"""One executor process made, with all that belongs to it, or nothing left of the attempt."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from . import process
+from .started import SUFFIX, SeenFile
+from .starts import CanNotStartError, why_not
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .builtin import Allowed
+
+_ROOT: Final = str(Path(__file__).resolve().parent.parent)
+# As `python -m wheelsched.worker`, and the package is found wherever the parent has found it; the working directory comes first.
+_ENTRY: Final = (
+    "import sys; root = sys.argv.pop(1); root in sys.path or sys.path.append(root); "
+    "from wheelsched.worker import main; sys.exit(main(sys.argv[1:]))"
+)
+
+
+class Launched(NamedTuple):
+    """A process, the caller's end of its socket, its file, and a descriptor that is readable when it has ended."""
+
+    proc: subprocess.Popen[bytes]
+    sock: socket.socket
+    file: SeenFile
+    pidfd: int
+
+
+class Launcher:
+    """Makes the processes of one pool, all alike."""
+
+    def __init__(
+        self, folder: Path, modules: Sequence[str], allowed: Allowed, *, mode: str, wear: str, places: int, generation: int, boot_id: str,
+        grace_us: int,
+    ) -> None:
+        """`places`: runs at a time in each; 0 for one. `wear`: see `wear.Wear`."""
+        self._folder = folder
+        self._modules = list(modules)
+        self._argv = [allowed.to_text(), mode, wear]
+        self._places = places
+        self._generation = generation
+        self._boot_id = boot_id
+        self._grace_us = grace_us
+
+    def launch(self, worker: int, said: str) -> Launched:
+        """A process for this worker number; `said`: see `Starts`. CanNotStartError, and then nothing of it is left."""
+        path = self._folder / f"{self._generation}-{worker}{SUFFIX}"
+        try:
+            with ExitStack() as undo:
+                made = self._make(worker, path, said, undo)
+                undo.pop_all()
+                return made
+        except OSError as e:
+            raise CanNotStartError(f"worker {worker} can't be started: {why_not(e, str(path))}") from e
+
+    def _make(self, worker: int, path: Path, said: str, undo: ExitStack) -> Launched:
+        path.unlink(missing_ok=True)
+        undo.callback(path.unlink, missing_ok=True)
+        self._write(worker, path)
+        file = SeenFile(path)
+        undo.callback(file.close)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        undo.callback(ours.close)
+        with theirs:
+            argv = [sys.executable, "-c", _ENTRY, _ROOT, str(theirs.fileno()), file.path, str(os.getpid()), *self._argv, said]
+            proc = subprocess.Popen(  # noqa: S603 - our own interpreter
+                [*argv, *self._modules], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
+                env={**os.environ, process.MARK: file.mark},
+            )
+        undo.callback(_end, proc)
+        file.put(process.W_BEGUN, process.begun_ticks(proc.pid))
+        file.put(process.W_PGID, proc.pid)
+        file.put(process.W_PID, proc.pid)
+        return Launched(proc, ours, file, os.pidfd_open(proc.pid))
+
+    def _write(self, worker: int, path: Path) -> None:
+        """The started file, complete before there is a process."""
+        file = process.StartedFile(path, create=True, places=self._places)
+        file.words[process.W_GENERATION] = self._generation
+        file.words[process.W_WORKER] = worker
+        file.words[process.W_MARK] = secrets.randbits(63)
+        for words in file.places:
+            words[process.W_GRACE_US] = self._grace_us
+        file.boot_id = self._boot_id
+        file.close()
+
+
+def _end(proc: subprocess.Popen[bytes]) -> None:
+    process.signal_group(proc.pid, signal.SIGKILL)
+    proc.wait()

@@ -1,0 +1,180 @@
+"""The started file from outside, as its parent and the next server see it: read and written by system calls.
+
+Whoever maps a file that another process cuts short is ended by SIGBUS. User code can do that to its own executor; to the server it can't.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from . import process
+from .kept import AREA_BYTES, Kept
+
+if TYPE_CHECKING:
+    from .kept import Ended
+
+SUFFIX: Final = ".started"
+_HEAD_BYTES: Final = 8 * process.PLACE_WORDS
+_WORD: Final = struct.Struct("<q")
+
+
+class SeenPlace:
+    """One place of the file: the words as they were seen last."""
+
+    __slots__ = ("_at", "_early", "_file", "words")
+
+    def __init__(self, file: SeenFile, at: int, early: memoryview, words: memoryview) -> None:
+        """`at`: byte offset in the file. `early` was read before `words`."""
+        self._file = file
+        self._at = at
+        self._early = early
+        self.words = words
+
+    def inside(self) -> tuple[int, int]:
+        """(token entered last, when in monotonic µs; 0 when it is not in user code now)."""
+        token = self._early[process.W_STARTED]  # the token first: see execution.Runner.execute
+        return token, -(-self.words[process.W_MONO_NS] // 1_000)
+
+    def write(self, word: int, value: int) -> None:
+        """Have the executor read this."""
+        self._file.write(self._at, word, value)
+        self.words[word] = value
+
+    def release(self) -> None:
+        """Give the views back."""
+        self._early.release()
+        self.words.release()
+
+
+class SeenFile:
+    """One started file. `look` reads it; all else but the texts tells what was seen then."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """OSError when it can't be opened, ValueError when it is none."""
+        self.path = os.fspath(path)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            self._size = os.fstat(self._fd).st_size
+            head = self._check()
+            self._boot = self._read(process.BOOT_AT, 36)
+        except BaseException:
+            os.close(self._fd)
+            raise
+        count = max(0, min(head[process.W_PLACES], (self._size - process.FILE_BYTES) // _HEAD_BYTES))
+        self._kept_at = head[process.W_KEPT]
+        self._skips = head[process.W_SKIPS]
+        self.cut = False  # it is shorter than it was
+        # User code can write here too, so what tells whose file it is is read once, before there is any.
+        self.mark = f"{head[process.W_GENERATION]}.{head[process.W_WORKER]}.{head[process.W_MARK]:016x}"
+        self._early, self._late = bytearray(_HEAD_BYTES * (1 + count)), bytearray(_HEAD_BYTES * (1 + count))
+        early, late = memoryview(self._early).cast("q"), memoryview(self._late).cast("q")
+        n = process.PLACE_WORDS
+        self._views = [early, late]
+        self._head = SeenPlace(self, 0, early[:n], late[:n])
+        self.places = [
+            SeenPlace(self, process.FILE_BYTES + _HEAD_BYTES * i, early[n * (i + 1) : n * (i + 2)], late[n * (i + 1) : n * (i + 2)])
+            for i in range(count)
+        ] or [self._head]
+        self.look()
+
+    def _check(self) -> memoryview:
+        head = memoryview(self._read(0, _HEAD_BYTES)).cast("q")
+        if self._size < process.FILE_BYTES or head[process.W_MAGIC] != process.MAGIC or head[process.W_VERSION] != process.VERSION:
+            raise ValueError(f"{self.path}: not a started file of version {process.VERSION}")
+        return head
+
+    def _read(self, at: int, size: int) -> bytearray:
+        data = bytearray(size)
+        if os.preadv(self._fd, [data], at) < size:
+            raise ValueError(f"{self.path}: it ends before byte {at + size}")
+        return data
+
+    def look(self) -> None:
+        """See how it stands now. Of a file that was cut short, what was seen before stays."""
+        try:
+            for seen in (self._early, self._late):
+                found = self._read(0, _HEAD_BYTES)
+                if len(seen) > _HEAD_BYTES:
+                    found += self._read(process.FILE_BYTES, len(seen) - _HEAD_BYTES)
+                seen[:] = found
+            self.cut = self.cut or os.fstat(self._fd).st_size < self._size
+        except (OSError, ValueError):
+            self.cut = True
+
+    @property
+    def words(self) -> memoryview:
+        """The words of the file itself."""
+        return self._head.words
+
+    @property
+    def started(self) -> int:
+        """The token entered last of all."""
+        return self._head.inside()[0]
+
+    def write(self, at: int, word: int, value: int) -> None:
+        """Write a word of the place that begins at byte `at`. Never beyond the end: a file that was cut short stays so."""
+        try:
+            if not self.cut and os.fstat(self._fd).st_size >= self._size:
+                os.pwrite(self._fd, _WORD.pack(value), at + 8 * word)
+        except OSError:
+            self.cut = True  # nothing that is told here would be heard
+
+    def put(self, word: int, value: int) -> None:
+        """Write a word of the file itself."""
+        self._head.write(word, value)
+
+    def skip(self, token: int) -> None:
+        """Tell the executor not to enter this token. The ring holds SKIPS_MAX; older ones are overwritten."""
+        self.write(0, process.SKIPS_AT + self._skips % process.SKIPS_MAX, token)
+        self._skips += 1
+        self.put(process.W_SKIPS, self._skips)
+
+    @property
+    def boot_id(self) -> str:
+        """The boot under which the words mean something."""
+        return self._boot.rstrip(b"\0").decode("ascii", "replace")
+
+    @property
+    def text(self) -> str:
+        """Why the executor could not begin, or is to be replaced; else empty."""
+        try:
+            data = self._read(process.TEXT_AT, process.FILE_BYTES - process.TEXT_AT)
+        except (OSError, ValueError):
+            return ""
+        return data.rstrip(b"\0").decode("utf-8", "replace")
+
+    @property
+    def ended(self) -> dict[int, Ended]:
+        """{token: how it ended} of the batch that the executor had in hand, which may have reported some of it; empty with places."""
+        if not 0 < self._kept_at <= self._size - AREA_BYTES:
+            return {}
+        try:
+            kept = Kept(memoryview(self._read(self._kept_at, AREA_BYTES)))
+        except (OSError, ValueError):
+            return {}
+        try:
+            return kept.read()
+        finally:
+            kept.close()
+
+    @property
+    def calls(self) -> list[tuple[int, int]]:
+        """(first, last token) of each call of a batch handler with several runs that user code is in."""
+        calls = [(place.words[process.W_FIRST], place.inside()[0]) for place in self.places if place.words[process.W_MONO_NS]]
+        return [(first, last) for first, last in calls if 0 < first < last]
+
+    def close(self) -> None:
+        """Close it; the file stays."""
+        for place in {id(p): p for p in (self._head, *self.places)}.values():
+            place.release()
+        for view in self._views:
+            view.release()
+        os.close(self._fd)
+
+    def remove(self) -> None:
+        """Close it, and remove the file."""
+        self.close()
+        Path(self.path).unlink(missing_ok=True)
