@@ -6,7 +6,6 @@ import errno
 import os
 import re
 import signal
-import socket
 import struct
 import subprocess
 import sys
@@ -300,20 +299,3 @@ def test_t12_a_started_file_that_is_cut_short_ends_its_executor_alone(end, size)
     end.gone.clear()
     end.spawn()
     assert end.finish(end.give("misuse.nothing"))[0][0] == Outcome.SUCCEEDED
-
-
-def test_t12_a_second_hello_on_a_connection_is_refused(serving):
-    server = serving(workers=0)
-    server.client()
-    sock = server.connect()
-    reader = protocol.FrameReader(protocol.REPLY_MAX)
-
-    def ask(number):
-        sock.sendall(protocol.encode_request(number, "hello", {"version": protocol.VERSION, "role": "worker", "name": "w", "tasks": {"x": {}}}))
-        while not (bodies := reader.feed(sock.recv(1 << 16))):
-            pass
-        return protocol.parse_reply(bodies[0])
-
-    assert ask(1).error is None
-    assert "said already" in str(ask(2).error)
-    assert isinstance(sock, socket.socket)

@@ -26,7 +26,6 @@ class Session:
     kind: str = "client"  # client, pool, external
     tasks: frozenset[str] = frozenset()
     lease_until_us: int = NEVER  # monotonic; external workers only
-    greeted: bool = True  # it has said hello; those of the pool are here before they do
     lost: bool = False  # its lease ran out; it comes back when it says something
 
     @property
@@ -51,7 +50,7 @@ def add_worker(engine: Engine, conn: int, name: str, kind: str, uid: int = 0) ->
     """A worker is about to connect (pool) or has (external): its number is durable before anything is leased to it."""
     worker = engine.state.meta.next_worker
     engine.record("WORKER", {"at": engine.now.wall_us, "id": worker, "name": name, "kind": kind, "gone": False})
-    engine.sessions[conn] = Session(conn, uid, worker, name, kind, greeted=kind != "pool")
+    engine.sessions[conn] = Session(conn, uid, worker, name, kind)
     return worker
 
 
@@ -64,8 +63,8 @@ def hello(engine: Engine, cmd: Incoming) -> bytes:
     if role not in ("client", "worker") or not isinstance(name, str) or len(name) > 200:
         raise InvalidArgumentError("hello: role is 'client' or 'worker', name a text of at most 200 characters")
     session = engine.sessions.get(cmd.conn)
-    if session is not None and session.greeted:
-        raise FailedPreconditionError("hello: it was said already; a worker with other tasks makes a connection of its own")
+    if session is not None:
+        _take_back(engine, session)
     if role == "worker":
         tasks = args.get("tasks")
         if not isinstance(tasks, dict) or len(tasks) > 10_000 or not all(isinstance(v, dict) for v in tasks.values()):
@@ -75,7 +74,7 @@ def hello(engine: Engine, cmd: Incoming) -> bytes:
             add_worker(engine, cmd.conn, name, "external", cmd.uid)
             session = engine.sessions[cmd.conn]
             session.lease_until_us = engine.now.mono_us + engine.lease_us
-        session.tasks, session.greeted = frozenset(checked), True
+        session.tasks = frozenset(checked)
         # Durable: a put just after a restart must resolve to what it resolved to before, though no worker has said hello yet.
         news = {task: options for task, options in checked.items() if engine.state.announced.get(task) != options}
         if news:
