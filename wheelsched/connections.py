@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from .costs import URGENT, verb_of
 from .errors import InvalidArgumentError
-from .protocol import EXECUTOR_VERBS, FRAME_MAX, FrameReader, encode_error, parse_request
+from .protocol import FRAME_MAX, FrameReader, check_executor, encode_error, parse_request
 
 if TYPE_CHECKING:
     from .protocol import Request
@@ -181,15 +181,6 @@ class Connection:
     def close(self) -> None:
         """Close the stream."""
         self.sock.close()
-
-
-def check_executor(verb: str, *, greeted: bool) -> bool:
-    """Has this executor said hello, with this request or before? InvalidArgumentError for a request that ours never make."""
-    if verb not in EXECUTOR_VERBS:
-        raise InvalidArgumentError(f"it asked for {verb[:60]!r}, as no executor does" if verb else "what it sent is no request")
-    if verb == "hello" and greeted:
-        raise InvalidArgumentError("it said hello a second time")
-    return greeted or verb == "hello"
 
 
 def peer(sock: socket.socket) -> tuple[int, set[int]]:

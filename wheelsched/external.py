@@ -23,7 +23,6 @@ import numpy as np
 
 from . import process, protocol
 from .builtin import Allowed
-from .connections import check_executor
 from .errors import UnavailableError, WheelschedError
 from .messages import say
 from .model import DRAIN_US, NEVER, START_US, Outcome, format_duration
@@ -300,7 +299,7 @@ class Supervisor:
 
     def _from_executor(self, slot: Slot, request: protocol.Request) -> None:
         worker, args = slot.executor.worker, request.args
-        check_executor(request.verb, greeted=slot.begun)
+        protocol.check_executor(request.verb, greeted=slot.begun)
         if request.verb == "hello":
             slot.tasks, slot.begun = dict(args["tasks"]), True
             self.pool.began(worker)

@@ -273,7 +273,7 @@ if TYPE_CHECKING:
     from .payloads import Exts
 
 VERSION: Final = 1
-EXECUTOR_VERBS: Final = frozenset({"hello", "lease", "finish", "heartbeat"})
+_EXECUTOR_VERBS: Final = frozenset({"hello", "lease", "finish", "heartbeat"})
 FRAME_MAX: Final = 1024 * 1024
 REPLY_MAX: Final = 64 * 1024 * 1024
 HEADERS_MAX: Final = 32
@@ -477,3 +477,12 @@ def _decoded(data: bytes | memoryview, hook: Callable[[int, bytes], Any]) -> tup
     if not isinstance(args, list) or not isinstance(kwargs, dict) or not isinstance(headers, dict) or len(rest) > 1:
         raise PayloadError("stored payload is not [args, kwargs] or [args, kwargs, headers]")
     return args, kwargs, headers
+
+
+def check_executor(verb: str, *, greeted: bool) -> bool:
+    """Has this executor said hello, with this request or before? InvalidArgumentError for a request that ours never make."""
+    if verb not in _EXECUTOR_VERBS:
+        raise InvalidArgumentError(f"it asked for {verb[:60]!r}, as no executor does" if verb else "what it sent is no request")
+    if verb == "hello" and greeted:
+        raise InvalidArgumentError("it said hello a second time")
+    return greeted or verb == "hello"
