@@ -22,8 +22,9 @@ from .cron import Zones
 from .engine import Engine
 from .errors import ConfigError, CorruptJournalError, LockedError, StorageFullError
 from .grants import Grants
-from .journal import EXIT_FATAL, LmdbJournal
+from .journal import LmdbJournal
 from .journal_dir import damage
+from .journal_end import EXIT_DAMAGED, EXIT_FATAL
 from .journal_files import in_words
 from .keeper import Keeper
 from .leftovers import kill_former_generation
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from .state import State
 
 EXIT_LOCKED: Final = 75
-EXIT_DAMAGED: Final = 65
 SWITCH_S: Final = 0.0005  # a busy loop lets the commit thread in so often: at Python's 5 ms each commit would take six times that
 CLOCK_WAIT_US: Final = 600 * US
 # Of a path that was chosen badly; all else is the storage's fault.

@@ -15,19 +15,22 @@ import uuid
 from collections import deque
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import lmdb
 
 from . import records
 from .errors import AlreadyExistsError, CorruptJournalError, FailedPreconditionError, InternalError
 from .journal_dir import FORMAT, DataDirectory, Head, damage, read_extent
+from .journal_end import end_damaged, end_failed
 from .journal_env import KEY, VALUE_MAX, Store, build_env, check_file, map_size_for, open_env, page_findings
 from .journal_files import make_private, storage_errors, sync_path, write_file, write_note
 from .memory_journal import LAST, SWEEP_MAX, Batch, Journal, MemoryJournal, Plan, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from .journal_pages import Walk
 
 __all__ = ["Batch", "Journal", "LmdbJournal", "MemoryJournal", "Usage", "page_findings"]
 
@@ -37,14 +40,6 @@ RESERVE_BYTES: Final = 64 << 20
 # A page that is allocated and freed in one transaction may lie past the end of the file and is never written: a good file can be
 # shorter than its meta page says. So before removing anything the file is made (sparsely) longer than a sweep can reach.
 HEADROOM_BYTES: Final = 16 << 20
-EXIT_FATAL: Final = 70
-
-
-def _end_process(error: BaseException) -> NoReturn:
-    """Say why, and end at once: an answer after a failed sync could be a lie."""
-    text = f"wheelsched: the journal failed: {type(error).__name__}: {error}. The process ends; restart it when the cause is gone.\n"
-    os.write(2, text.encode("utf-8", "replace"))
-    os._exit(EXIT_FATAL)
 
 
 def _removes(batch: Batch) -> bool:
@@ -59,7 +54,7 @@ class LmdbJournal:
         """Only `open` calls this."""
         self._dir = directory
         self._env = env
-        self._on_fatal = on_fatal or _end_process
+        self._on_fatal = on_fatal or (lambda e: end_failed(e, directory.path, self.map_size))
         self._store = Store(directory.path, env)
         self._head = Head()
         self._plan = Plan()
@@ -72,6 +67,8 @@ class LmdbJournal:
         self._writing = threading.Lock()
         self._tokens: SimpleQueue[bool] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._looking: threading.Thread | None = None
+        self._on_damage: Callable[[CorruptJournalError], object] = end_damaged
         self._event_fd = -1
         self.map_size: int = env.info()["map_size"]
 
@@ -99,7 +96,7 @@ class LmdbJournal:
         try:
             identity: dict[str, object] = {"uuid": str(uuid.uuid4()), "format": FORMAT, "lib_version": 0}
             unproved = place.prepare(build_env, identity, create=create)
-            check_file(place)
+            walk = check_file(place)
             try:
                 env = open_env(place.env_path, map_size_for(map_size), read_only=read_only)
             except lmdb.Error as e:
@@ -109,6 +106,8 @@ class LmdbJournal:
                     place.env_path.joinpath("lock.mdb").chmod(0o600)  # LMDB may have made it anew, under the umask
                 journal = cls(place, env, on_fatal)
                 journal._read_head(unproved=unproved)
+                if walk is not None:
+                    journal._look_on(walk)
             except BaseException as e:
                 env.close()
                 if isinstance(e, lmdb.Error):
@@ -143,6 +142,22 @@ class LmdbJournal:
         self._dir.write_position(head.last_seq, head.last_crc)
         self._dir.restore_reserve()
         self._event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def _look_on(self, walk: Walk) -> None:
+        """Look at the rest of the pages while the journal is in use; the transaction keeps them as they are. Damage ends the process."""
+        txn = self._env.begin()
+
+        def look() -> None:
+            try:
+                found = walk.rest(lambda: self._closed)
+            finally:
+                walk.close()
+                txn.abort()
+            if found:
+                self._on_damage(damage(self._dir.path, found[0]))
+
+        self._looking = threading.Thread(target=look, name="journal-look", daemon=True)
+        self._looking.start()
 
     # What is there
 
@@ -380,6 +395,8 @@ class LmdbJournal:
     def verify(self) -> list[str]:
         """Check every page, record, block and chunk on disk; one line for each thing that is wrong. Commits wait meanwhile."""
         self._check_open()
+        if self._looking is not None:
+            self._looking.join()
         with self._writing:
             pages = page_findings(self._dir.data_path)
             # LMDB aborts the process on some damaged pages, so the rest stays unread then.
@@ -454,6 +471,8 @@ class LmdbJournal:
         if self._thread is not None:
             self._tokens.put(False)
             self._thread.join()
+        if self._looking is not None:
+            self._looking.join()
         self._store.closed = True
         self._env.close()
         try:

@@ -24,6 +24,7 @@ import lmdb
 from . import records
 from .errors import ConfigError, CorruptJournalError, FailedPreconditionError
 from .journal_dir import DataDirectory, Head, damage, read_extent
+from .journal_pages import Walk, walk_pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +34,7 @@ __all__ = ["KEY", "VALUE_MAX", "Store", "build_env", "check_file", "map_size_for
 VALUE_MAX: Final = 65_520
 READ_BYTES: Final = 1 << 20  # read in one read transaction at most, but for a single longer record
 MAP_SIZE: Final = 4 << 40
+HISTORY_BYTES: Final = 128 << 20  # a longer history is looked at while the server runs
 KEY: Final = struct.Struct(">QH")
 _DATABASES: Final = ("journal", "history", "snapshot", "meta")
 
@@ -84,38 +86,47 @@ def build_env(path: Path, identity: bytes) -> None:
         raise OSError(errno.EIO, str(e)) from e
 
 
-def page_findings(data_path: Path) -> list[str] | None:
-    """What is wrong with the pages of a data file that nobody writes; None when this py-lmdb can't tell. Never maps it."""
+def page_findings(data_path: Path) -> list[str]:
+    """What is wrong with the pages of a data file that nobody writes. Never maps it. py-lmdb 3 has a second opinion."""
     try:
+        found = walk_pages(data_path, read_extent(data_path).page_bytes)
         from lmdb import verify  # noqa: PLC0415 - new in py-lmdb 3
+    except CorruptJournalError as e:
+        return [e.message]
     except ImportError:
-        return None
+        return found
+    if found:
+        return found
     try:
         return [f"{data_path.name}: {text}" for text in verify.verify(os.fspath(data_path))]  # type: ignore[no-untyped-call]
     except verify.VerifyError as e:
         return [f"{data_path.name}: {e}"]
 
 
-def check_file(place: DataDirectory) -> None:
-    """Refuse a data file that would end the process with a signal once it is mapped. CorruptJournalError."""
+def check_file(place: DataDirectory) -> Walk | None:
+    """Refuse a data file that LMDB would misunderstand: it would end the process with a signal, or write over records.
+    CorruptJournalError. What is left to look at when the history is long; else None.
+    """
     path = place.data_path
     try:
         extent = read_extent(path)
+        walk = Walk(path, extent.page_bytes)
     except CorruptJournalError as e:
         raise damage(place.path, e.message) from e
     except FileNotFoundError as e:
         raise damage(place.path, f"{path} is missing") from e
-    short = extent.file_bytes < extent.bytes_needed
-    if not short and not place.died_loading:
-        return
-    # A start that died while it read, or missing pages at the end that may be free ones: the full check tells.
-    findings = page_findings(path)
+    left = None
+    try:
+        findings = walk.look(put_off="" if place.died_loading else "history", above_bytes=HISTORY_BYTES)
+        left = None if findings or walk.complete else walk
+    finally:
+        if left is None:
+            walk.close()
     if findings:
-        raise damage(place.path, "; ".join(findings[:5]))
-    if short and findings is None:
-        raise damage(place.path, f"{path} has {extent.file_bytes} bytes, its meta page says {extent.bytes_needed}")
-    if short and not place.read_only:
-        os.truncate(path, extent.bytes_needed)
+        raise damage(place.path, findings[0])
+    if extent.file_bytes < extent.bytes_needed and not place.read_only:
+        os.truncate(path, extent.bytes_needed)  # the pages that are missing at the end are free ones
+    return left
 
 
 class Store:
