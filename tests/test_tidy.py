@@ -32,7 +32,7 @@ HOUSE = [
     (3, True, "verbs_events views_events verbs_dead verbs_logs"),
     (0, True, "tape"),
     (4, True, "testing_reads"),
-    (4, False, "server* boot clock connections grants keeper testing_plugin peers intake listener"),
+    (4, False, "server* boot clock connections grants keeper storage testing_plugin peers intake listener"),
     (5, False, "__main__ cli cli.* web web.* demo bench"),
 ]
 IMPURE = {"time", "random", "os", "socket", "asyncio", "threading", "subprocess", "logging", "lmdb", "psycopg",

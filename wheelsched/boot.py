@@ -104,7 +104,7 @@ def _same_offset(config: Config, journal: LmdbJournal) -> None:
     if made_with != config.clock_offset_us:
         made, given = (f"with --clock-offset={format_offset(us)}" if us else "without one" for us in (made_with, config.clock_offset_us))
         raise ConfigError(f"clock_offset: {config.data} was made {made}, not {given}; start it {made}")
-    journal.directory.write_clock_offset(made_with)
+    journal.directory.write_clock_offset(made_with, fresh=not journal.last_seq)
 
 
 def _allowed(config: Config) -> Allowed:
@@ -175,6 +175,7 @@ def _server(config: Config, journal: LmdbJournal, listener: Listener, allowed: A
         max_runs=config.max_runs, max_rss=config.max_rss, start_us=config.start_timeout_us,
     )
     keeper = Keeper(journal, state, config)
+    keeper.full(engine.now.mono_us)  # on a full disk the reserve is given up before anything is written, a worker's file included
     server = Server(config, keeper, engine, pool, listener, clock, grants)
     if behind:
         server.inputs.append(ClockBack(keeper.fired_after(clock.now().wall_us)))

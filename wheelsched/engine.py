@@ -109,6 +109,7 @@ class Engine:
         self.instance = b""
         self.clock_offset_us = 0
         self.draining = False
+        self.no_room = False  # the storage is exhausted: no run is started
         self.staged: dict[int, dict[int, Staged]] = {}  # by connection: frames that wait for `apply`
         self.parts: dict[int, groups.Parts] = {}  # by connection: members that wait for `group`
         self.sweeps: list[sweeps.Sweep] = []  # commands on many runs that are under way

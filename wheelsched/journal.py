@@ -42,11 +42,6 @@ RESERVE_BYTES: Final = 64 << 20
 HEADROOM_BYTES: Final = 16 << 20
 
 
-def _removes(batch: Batch) -> bool:
-    """Whether something stored is no longer needed after it."""
-    return batch.snapshot_begin is not None or batch.snapshot_end or batch.trim_to is not None or batch.drop_history is not None
-
-
 class LmdbJournal:
     """The Journal of one data directory. One thread calls; commits of submitted batches run in a second one, which does nothing else."""
 
@@ -220,15 +215,16 @@ class LmdbJournal:
         return self._head.history_first, self._head.history_next
 
     def usage(self) -> Usage:
-        """Space used and left. `full` without the reserve, or when disk or map has less room than the low-water mark."""
+        """Space used and left. `full` without the reserve, or when disk or map has less room than the low-water mark; of a small map that
+        is a quarter.
+        """
         self._check_open()
-        live, used = self._store.live_bytes()
-        # Free pages inside the file are used again, but not all: long values need neighbours.
-        reusable = max(0, used - live) // 2
-        free = self._dir.free_bytes()
-        room = reusable + min(free, self.map_size - used)
-        full = room < self._dir.low_water_bytes or not self._dir.has_reserve
-        return Usage(used, free, live, "full" if full else "ok")
+        return self._store.usage(self._dir, self.map_size)
+
+    @property
+    def sweeping(self) -> bool:
+        """Whether more commits will free more space: what was trimmed, dropped or replaced is removed in steps."""
+        return self._sweeping
 
     # Writing
 
@@ -288,7 +284,7 @@ class LmdbJournal:
             while self._queue and size + self._queue[0].size() <= JOIN_BYTES:
                 size += self._queue[0].size()
                 batches.append(self._queue.popleft())
-            if self._sweeping or any(map(_removes, batches)):
+            if self._sweeping or any(batch.removes for batch in batches):
                 self._make_headroom(size)
             with self._env.begin(write=True) as txn:
                 head = self._head
@@ -327,6 +323,9 @@ class LmdbJournal:
             number, at, chunks, crc = self._building
             self._building = None
             head = head._replace(snapshot_id=number, snapshot_at=at, snapshot_chunks=chunks, snapshot_crc=crc)
+            self._sweeping = True
+        if batch.snapshot_drop:
+            self._building = None
             self._sweeping = True
         if batch.trim_to is not None or batch.drop_history is not None:
             assert (batch.trim_to or 0) <= max(head.snapshot_at, 0), "a trim beyond the snapshot"

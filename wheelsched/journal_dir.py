@@ -34,6 +34,7 @@ from .journal_files import (
     read_note,
     storage_errors,
     sync_path,
+    upgrade_note,
     write_file,
     write_note,
 )
@@ -282,10 +283,15 @@ class DataDirectory:
         found = self._read("clock_offset", 1, "It holds the --clock-offset that the directory was made with: if that was none, remove it. ")
         return found[0] if found else 0
 
-    def write_clock_offset(self, us: int) -> None:
-        """Before the first record. StorageFullError."""
+    def write_clock_offset(self, us: int, *, fresh: bool = True) -> None:
+        """Before the first record, `fresh`; later only in the form of today, when there is room. StorageFullError."""
+        path = self.path / "clock_offset"
+        if not fresh:
+            with full_disk_is_fine():
+                upgrade_note(path, us)
+            return
         with storage_errors(f"make {self.path}"):
-            write_note(self.path / "clock_offset", us)
+            write_note(path, us)
 
     def _read(self, name: str, count: int, advice: str) -> tuple[int, ...] | None:
         try:

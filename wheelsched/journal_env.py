@@ -25,6 +25,7 @@ from . import records
 from .errors import ConfigError, CorruptJournalError, FailedPreconditionError
 from .journal_dir import DataDirectory, Head, damage, read_extent
 from .journal_pages import Walk, walk_pages
+from .memory_journal import Usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -139,13 +140,28 @@ class Store:
         self.closed = False
         self.dbs = {name: env.open_db(name.encode(), create=False) for name in _DATABASES}
 
-    def live_bytes(self) -> tuple[int, int]:
-        """(bytes of the pages in use, bytes of the file up to its last page)."""
+    def live_bytes(self) -> tuple[int, int, int]:
+        """(bytes of the pages in use, of those in use by snapshots, bytes of the file up to its last page)."""
         with self.env.begin() as txn:
-            stats = [self.env.stat(), *(txn.stat(db) for db in self.dbs.values())]
-        page = stats[0]["psize"]
-        pages = 2 + sum(s["branch_pages"] + s["leaf_pages"] + s["overflow_pages"] for s in stats)
-        return page * pages, page * (self.env.info()["last_pgno"] + 1)
+            stats = {"": self.env.stat(), **{name: txn.stat(db) for name, db in self.dbs.items()}}
+        page = stats[""]["psize"]
+        pages = {name: s["branch_pages"] + s["leaf_pages"] + s["overflow_pages"] for name, s in stats.items()}
+        return page * (2 + sum(pages.values())), page * pages["snapshot"], page * (self.env.info()["last_pgno"] + 1)
+
+    def usage(self, place: DataDirectory, map_size: int) -> Usage:
+        """As LmdbJournal.usage."""
+        live, snapshots, used = self.live_bytes()
+        # Free pages inside the file are used again, but not all: long values need neighbours.
+        reusable = max(0, used - live) // 2
+        free = place.free_bytes()
+        kept = place.low_water_bytes
+        kept_of_map = min(kept, map_size // 4)
+        room, map_room = reusable + free, reusable + map_size - used
+        if room < kept or not place.has_reserve:
+            return Usage(used, free, live, "full", "disk", min(room, map_room), map_room, kept, snapshots)
+        if map_room < kept_of_map:
+            return Usage(used, free, live, "full", "map", min(room, map_room), map_room, kept_of_map, snapshots)
+        return Usage(used, free, live, "ok", "", min(room, map_room), map_room, kept, snapshots)
 
     def identity(self) -> bytes | None:
         """The identity record."""

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
-    "FULL", "check_owner", "full_disk_is_fine", "in_words", "make_private", "read_note", "storage_errors", "sync_path", "write_file",
+    "FULL", "check_owner", "full_disk_is_fine", "in_words", "make_private", "read_note", "storage_errors", "sync_path", "upgrade_note",
+    "write_file",
     "write_note",
 ]
 
@@ -69,10 +70,20 @@ def read_file(path: Path, size_max: int = _NOTE_MAX) -> bytes | None:
     return data
 
 
+def _note(numbers: tuple[int, ...]) -> bytes:
+    text = b" ".join(b"%d" % n for n in numbers)
+    return b"%s%s%08x\n" % (text, _SUM, zlib.crc32(text))
+
+
 def write_note(path: Path, *numbers: int) -> None:
     """Replace a file of numbers, with a checksum, durably."""
-    text = b" ".join(b"%d" % n for n in numbers)
-    write_file(path, b"%s%s%08x\n" % (text, _SUM, zlib.crc32(text)))
+    write_file(path, _note(numbers))
+
+
+def upgrade_note(path: Path, *numbers: int) -> None:
+    """The same, if it is there in another form."""
+    if read_file(path) not in (None, _note(numbers)):
+        write_file(path, _note(numbers))
 
 
 def read_note(path: Path, count: int) -> tuple[int, ...] | None:

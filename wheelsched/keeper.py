@@ -14,6 +14,7 @@ from .memory_journal import LAST, Batch
 from .model import NEVER, US
 from .run_commands import parse_run_id
 from .stale import NO_ROW
+from .storage import Storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 PIECE_BYTES: Final = 2 * 1024 * 1024
 COMMIT_BYTES: Final = 32 * 1024  # pages that one small commit may touch
-USAGE_EVERY_US: Final = US
+EARLY_BYTES: Final = 64 * 1024
 RETENTION_EVERY_US: Final = 600 * US
 
 
@@ -40,10 +41,8 @@ class Keeper:
         self._pieces: Iterator[list[bytes]] | None = None
         self._snapshot_seq = 0
         self._bytes = 0  # journal bytes since the last snapshot
-        self.busy = False  # a snapshot is under way: come again at once
-        self._usage_us = 0
-        self._unlooked = 0  # bytes written since the last look at storage, roughly
-        self._full = ""
+        self._again_bytes = 0  # before so many, no snapshot is tried: it did not fit
+        self.storage = Storage(journal, config)
         self._retention_us = 0
         self._spans: dict[int, tuple[int, int]] = {}  # history block -> span of the milliseconds in its run ids
         self._unwritten: deque[tuple[int, int, bytes]] = deque()  # record number, block number, block: submitted, maybe not on disk yet
@@ -67,14 +66,19 @@ class Keeper:
         """Close the journal."""
         self.journal.close()
 
+    @property
+    def busy(self) -> bool:
+        """A snapshot is under way, or a full storage gets room by more commits: come again at once."""
+        return self._pieces is not None or (bool(self.storage.full) and self.journal.sweeping)
+
     def wake_at_us(self, now_us: int) -> int:
         """Monotonic instant of the next look at storage, while it is full; NEVER otherwise."""
-        return max(now_us, self._usage_us) if self._full else NEVER
+        return max(now_us, self.storage.next_us) if self.storage.full else NEVER
 
     def submit(self, effects: Effects) -> None:
         """Hand a turn's records, history and the next piece of a snapshot to the journal, as one transaction."""
         size = sum(map(len, effects.records))
-        self._unlooked += size + COMMIT_BYTES
+        self.storage.wrote(size + COMMIT_BYTES)
         self._bytes += size
         self.journal_bytes += size
         self.commits += 1
@@ -89,21 +93,45 @@ class Keeper:
 
     def _snapshot(self, batch: Any) -> None:
         if self._pieces is None:
-            if self._bytes < self.config.snapshot_bytes:
+            if not self._wants_snapshot():
                 return
             self._pieces = self.state.copy(PIECE_BYTES)
             self._snapshot_seq = batch.snapshot_begin = self.state.meta.seq
-            self._bytes = 0
-            self.busy = True
+            self._bytes = self._again_bytes = 0
+        elif self.storage.tight:
+            self._give_up_snapshot(batch)
+            return
         piece = next(self._pieces, None)
         if piece is None:
             batch.snapshot_end = True
             batch.trim_to = self._snapshot_seq
             self.state.trail.cut(self._snapshot_seq)
             self._pieces = None
-            self.busy = False
         else:
             batch.snapshot = piece
+
+    def _wants_snapshot(self) -> bool:
+        """Every so many bytes of the journal; on a full storage sooner, as it lets the journal be trimmed. Only if it fits."""
+        early = max(EARLY_BYTES, self.config.reserve_bytes // 16)
+        if self._bytes < (min(self.config.snapshot_bytes, early) if self.storage.full else self.config.snapshot_bytes):
+            return False
+        if self._bytes < self._again_bytes:
+            return False
+        if self.storage.fits_easily(self._bytes) or self.storage.fits(self._snapshot_size()):
+            return True
+        self._again_bytes = self._bytes + early
+        return False
+
+    def _snapshot_size(self) -> int:
+        """Bytes of a snapshot of now. It takes as long as writing one to memory: only for who is about to run out of room."""
+        return sum(len(piece) for pieces in self.state.copy(PIECE_BYTES) for piece in pieces)
+
+    def _give_up_snapshot(self, batch: Any) -> None:
+        for _ in self._pieces or ():
+            pass  # the tables keep what changes until a copy is at its end
+        self._pieces = None
+        self._again_bytes = max(EARLY_BYTES, self.config.reserve_bytes // 16)
+        batch.snapshot_drop = True
 
     def _retain(self, batch: Any) -> None:
         """Drop history blocks that are older than the retention time, by the time that has really passed."""
@@ -122,23 +150,12 @@ class Keeper:
             self._spans = {number: span for number, span in self._spans.items() if number >= drop}
 
     def full(self, now_us: int) -> str:
-        """Why new commands are refused; empty while there is room. The reserve is given up and made again here."""
-        if now_us < self._usage_us and self._unlooked < self.config.reserve_bytes // 16:
-            return self._full
-        self._unlooked = 0
-        self._usage_us = now_us + USAGE_EVERY_US
-        if self._full and not self.journal.restore_reserve():
-            return self._full
-        usage = self.journal.usage()
-        if usage.state == "ok":
-            self._full = ""
-        elif not self._full:
-            self.journal.give_up_reserve()
-            self._full = (
-                f"storage is nearly full ({usage.free_bytes // 2**20} MiB free at {self.config.data}): nothing was stored; free space, the"
-                " server goes on by itself"
-            )
-        return self._full
+        """Why new commands are refused; empty while there is room."""
+        before = self.storage.full
+        self.storage.look(now_us)
+        if self.storage.full and not before:
+            self._retention_us = 0  # what may go, goes at once
+        return self.storage.full
 
     # History
 
@@ -233,6 +250,9 @@ class Keeper:
         """Figures of the store."""
         usage = self.journal.usage()
         return {
-            "storage": {"used_bytes": usage.map_used_bytes, "free_bytes": usage.free_bytes, "state": usage.state},
+            "storage": {
+                "used_bytes": usage.map_used_bytes, "free_bytes": usage.free_bytes, "state": usage.state, "short_of": usage.short_of,
+                "why": self.storage.exhausted or self.storage.full,
+            },
             "commits": self.commits, "journal_bytes": self.journal_bytes, "fsyncs": getattr(self.journal, "syncs", self.commits),
         }

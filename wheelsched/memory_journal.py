@@ -31,6 +31,7 @@ class Batch:
     snapshot_begin: int | None = None  # a snapshot of the state after this record starts; an unfinished older one is dropped
     snapshot: list[bytes] = field(default_factory=list)  # the next chunks of the snapshot being written
     snapshot_end: bool = False  # with this transaction the snapshot becomes the current one
+    snapshot_drop: bool = False  # the snapshot being written is given up
     trim_to: int | None = None  # remove records up to this number, never beyond the current snapshot
     drop_history: int | None = None  # remove history blocks below this number
 
@@ -38,18 +39,31 @@ class Batch:
         """Bytes of all its values."""
         return sum(map(len, self.records)) + sum(map(len, self.history)) + sum(map(len, self.snapshot))
 
+    @property
+    def removes(self) -> bool:
+        """Whether something stored is no longer needed after it."""
+        snapshot = self.snapshot_begin is not None or self.snapshot_end or self.snapshot_drop
+        return snapshot or self.trim_to is not None or self.drop_history is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Space, in bytes. `map_used_bytes` is the file, `live_bytes` what in it is in use; `free_bytes` is the file system's.
+    """Space, in bytes. `map_used_bytes` is the file, `live_bytes` what in it is in use, `snapshot_bytes` of that by snapshots;
+    `free_bytes` is the file system's.
 
-    `full`: new commands are to be refused until the state is `ok` again.
+    `full`: new commands are to be refused until the state is `ok` again. `short_of` says what there is too little of. `room_bytes` can
+    still be written, as far as `map_room_bytes` go; `kept_bytes` of it are for what must go on when it is full.
     """
 
     map_used_bytes: int
     free_bytes: int
     live_bytes: int
     state: Literal["ok", "full"]
+    short_of: Literal["", "disk", "map"] = ""
+    room_bytes: int = LAST
+    map_room_bytes: int = LAST
+    kept_bytes: int = 0
+    snapshot_bytes: int = 0
 
 
 class Journal(Protocol):
@@ -90,6 +104,10 @@ class Journal(Protocol):
     def usage(self) -> Usage:
         """Space used and left."""
 
+    @property
+    def sweeping(self) -> bool:
+        """Whether more commits will free more space: what was trimmed, dropped or replaced is removed in steps."""
+
     def give_up_reserve(self) -> None:
         """Free the reserve, so that starts, completions and trims can commit on a full disk. Full until it is restored."""
 
@@ -127,6 +145,8 @@ class Plan:
             assert building is not None, "snapshot chunks before a snapshot_begin"
         if batch.snapshot_end:
             building, snapshot = None, building
+        if batch.snapshot_drop:
+            building = None
         if batch.trim_to is not None:
             assert snapshot is not None, "a trim without a snapshot"
             assert batch.trim_to <= snapshot, ("a trim beyond the snapshot", batch.trim_to, snapshot)
@@ -164,6 +184,8 @@ class _Stored:
             self.building[1].extend(batch.snapshot)
         if batch.snapshot_end:
             self.current, self.building = self.building, None
+        if batch.snapshot_drop:
+            self.building = None
         self.trimmed_to = max(self.trimmed_to, batch.trim_to or 0)
         self.history_first = max(self.history_first, batch.drop_history or 0)
         _sweep(self.records, self.trimmed_to)
@@ -292,7 +314,14 @@ class MemoryJournal:
         """Bytes held; `full` is what the attribute of that name says."""
         s = self._stored
         live = sum(map(len, s.records.values())) + sum(map(len, s.history.values())) + sum(map(len, s.current[1] if s.current else ()))
-        return Usage(live, 0 if self.full else 1 << 40, live, "full" if self.full else "ok")
+        if self.full:
+            return Usage(live, 0, live, "full", "disk")
+        return Usage(live, 1 << 40, live, "ok")
+
+    @property
+    def sweeping(self) -> bool:
+        """Whether stored values are left that were trimmed."""
+        return min(self._stored.records, default=LAST) <= self._stored.trimmed_to
 
     def give_up_reserve(self) -> None:
         """Nothing to give up."""

@@ -202,6 +202,7 @@ class Server:
         inputs, self.inputs = self.inputs, []
         lookups: list[tuple[Connection, Request]] = []
         full = self._storage(now.mono_us)
+        engine.no_room = bool(self.keeper.storage.exhausted)
         self._beats()
         for connection, request in chain(self.intake.urgent(), self.intake.others()):
             self._take(connection, request, full, inputs, lookups)
@@ -258,9 +259,9 @@ class Server:
             self.forecasts.add(connection.number, request)
         elif verb in _LOOKED_UP or (verb == "wait" and self._folded(request)):
             lookups.append((connection, request))
-        elif (verb in MUTATING and (self.stopping or (full and verb not in _CALMING))) or (
+        elif (verb in MUTATING and (self.stopping or engine.no_room or (full and verb not in _CALMING))) or (
                 full and verb == "heartbeat" and request.args.get("checkpoint")):
-            engine.reply(connection.number, protocol.encode_error(request.id, self._refusal(full)))
+            engine.reply(connection.number, protocol.encode_error(request.id, self._refusal(self.keeper.storage.exhausted or full)))
         else:
             # an executor of the pool repeats nothing: it dies with its connection
             needed = verb in NEEDED or (verb == "finish" and not connection.trusted)
@@ -273,6 +274,8 @@ class Server:
         self.was_full = full
         if bool(full) != bool(before):
             self._log(full or "there is room on the storage again: new commands are accepted")
+        elif bool(self.keeper.storage.exhausted) != self.engine.no_room:
+            self._log(self.keeper.storage.exhausted or "there is a little room on the storage again: runs are started")
         return full
 
     def _refusal(self, full: str) -> WheelschedError:

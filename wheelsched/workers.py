@@ -80,7 +80,7 @@ def serve_seekers(engine: Engine) -> None:
 
 def _pick(engine: Engine, seeker: Seeker, sharing: int) -> NDArray[np.uint32]:
     """Ready runs for one worker, as far as the limits of their queues let them go."""
-    if engine.draining:
+    if engine.draining or engine.no_room:
         return np.empty(0, np.uint32)
     return engine.limits.pick(engine.sessions[seeker.conn].tasks, seeker.queues, seeker.credits, sharing, engine.now, engine.durations)
 

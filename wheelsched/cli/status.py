@@ -113,7 +113,7 @@ def troubles(s: dict[str, Any]) -> list[str]:
     if s["draining"]:
         out.append("draining: it is about to stop")
     if s["storage"]["state"] == "full":
-        out.append("storage is nearly full: new commands are refused")
+        out.append(s["storage"].get("why") or "storage is nearly full: new commands are refused")
     if s.get("start_failure"):
         failure = s["start_failure"]
         out.append(f"workers can't start: {_one_line(failure['text'])} ({failure['tries']} {'try' if failure['tries'] == 1 else 'tries'})")
