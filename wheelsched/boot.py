@@ -119,7 +119,7 @@ def serve(config: Config) -> int:
     78: a configuration that can't be used.
     """
     sys.setswitchinterval(SWITCH_S)
-    faulthandler.enable()  # a damaged page of the store can end the process by a signal: not without a word
+    faulthandler.enable(2)  # a damaged page of the store can end the process by a signal: not without a word
     try:
         server = _start(config)
     except LockedError as e:

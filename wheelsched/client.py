@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from . import verbs_queues
 from .bulk import put_many_flow
 from .client_runs import RunCalls
-from .errors import NotFoundError, WheelschedError
+from .errors import ConfigError, NotFoundError, WheelschedError
 from .payloads import NO_EXTS, Exts
 from .policies import tells_policies
 from .transport import Transport, check_path
@@ -63,14 +63,20 @@ WAIT_GRACE_S: Final = 10.0  # for the answer to a `wait` whose time is over
 
 
 def default_socket_path() -> str:
-    """$WHEELSCHED_SOCKET, or wheelsched/wheelsched.sock in $XDG_RUNTIME_DIR, or ~/.wheelsched/wheelsched.sock."""
+    """$WHEELSCHED_SOCKET, or wheelsched/wheelsched.sock in $XDG_RUNTIME_DIR, or ~/.wheelsched/wheelsched.sock.
+
+    ConfigError when there is no home directory either.
+    """
     path = os.environ.get("WHEELSCHED_SOCKET")
     if path:
         return path
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime:
         return str(Path(runtime, "wheelsched", "wheelsched.sock"))
-    return str(Path("~/.wheelsched/wheelsched.sock").expanduser())
+    try:
+        return str(Path("~/.wheelsched/wheelsched.sock").expanduser())
+    except RuntimeError:
+        raise ConfigError("this user has no home directory for the default socket: give its path (--socket, WHEELSCHED_SOCKET)") from None
 
 
 def user_name(uid: int) -> str | None:

@@ -90,8 +90,9 @@ def load(*layers: dict[str, Any]) -> Config:
     if "max_rss" in merged:
         merged["max_rss"] = parse_size(merged["max_rss"], "max_rss")
     for key in ("data", "socket"):
-        if not isinstance(merged.get(key), str) or not merged[key] or "\0" in merged[key]:
-            raise ConfigError(f"{key}: a path is wanted")
+        path = merged.get(key)
+        if not isinstance(path, str) or not path or "\0" in path or path.encode("utf-8", "ignore").decode() != path:
+            raise ConfigError(f"{key}: a path in UTF-8 is wanted")
     if len(merged["socket"].encode()) > SOCKET_PATH_MAX:
         size = len(merged["socket"].encode())
         raise ConfigError(f"socket: the path has {size} bytes; the kernel allows {SOCKET_PATH_MAX}: choose a shorter one")
@@ -107,6 +108,8 @@ def load(*layers: dict[str, Any]) -> Config:
     for key in ("http_secret_file", "http_ca_file"):
         if not isinstance(merged.get(key, ""), str) or "\0" in merged.get(key, ""):
             raise ConfigError(f"{key}: a path is wanted")
+    if not isinstance(merged.get("socket_group", ""), str):
+        raise ConfigError("socket_group: the name of a group is wanted")
     for key in ("allow_commands", "allow_http", "hold"):
         if not isinstance(merged.get(key, False), bool):
             raise ConfigError(f"{key}: true or false is wanted")
@@ -115,7 +118,7 @@ def load(*layers: dict[str, Any]) -> Config:
 
 def task_modules(names: Any) -> tuple[str, ...]:
     """Names of modules with tasks. ConfigError, also for the name of a file."""
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise ConfigError("tasks: names of Python modules are wanted, such as 'pkg.mod'")
     for name in names:
         if name.endswith(".py"):

@@ -141,6 +141,8 @@ def _prepare(path: str) -> None:
         info = os.lstat(path)
     except FileNotFoundError:
         return
+    except FileExistsError:
+        raise ConfigError(f"socket {path}: {folder} is no directory; choose another path") from None
     except OSError as e:
         raise ConfigError(f"socket {path}: {os.strerror(e.errno or 0)}") from e
     if not stat.S_ISSOCK(info.st_mode):

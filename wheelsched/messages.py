@@ -9,13 +9,20 @@ import os
 import select
 import socket
 import stat
+from typing import Final
 
+_INDENTED: Final = "\n    "
 _lost = [0]
 
 
+def harmless(message: str) -> str:
+    """What others wrote can be in it: what moves a cursor is escaped, and no further line can pass for one of ours."""
+    return "".join(c if c.isprintable() or c == "\t" else _INDENTED if c == "\n" else ascii(c)[1:-1] for c in message)
+
+
 def say(message: str, fd: int = 2) -> None:
-    """One line for the operator. Raises nothing, and does not wait for a pipe or socket."""
-    line = f"wheelsched: {message}\n".encode("utf-8", "backslashreplace")
+    """One line for the operator; those after the first are indented. Raises nothing, and does not wait for a pipe or socket."""
+    line = f"wheelsched: {harmless(message)}\n".encode("utf-8", "backslashreplace")
     note = f"wheelsched: {_lost[0]} lines lost here: stderr took no more\n".encode() if _lost[0] else b""
     try:
         taken = _write(fd, note + line)

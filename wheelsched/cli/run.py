@@ -303,9 +303,11 @@ def wait(run_id: str, timeout: str | None) -> None:
 @click.argument("run_id")
 @click.option("--follow", "-f", is_flag=True, help="Go on until the run ends, over its retries and restarts of the server.")
 @click.option("--stream", type=click.Choice(STREAMS), help="Only what went there; without it, both are written to stdout.")
-def logs(run_id: str, follow: bool, stream: str | None) -> None:
+@click.option("--raw", is_flag=True, help="To a terminal too, byte by byte: colours, and whatever else moves its cursor.")
+def logs(run_id: str, follow: bool, stream: str | None, raw: bool) -> None:
     """Write what a run printed, attempt by attempt; of one that runs, what it printed so far.
 
+    Into a pipe or file as it is; to a terminal without what moves its cursor, unless --raw is given.
     `-o jsonl` (as `-o json`) writes an object a line, with attempt, worker, stream and text.
     """
     sh = shell()
@@ -321,15 +323,15 @@ def logs(run_id: str, follow: bool, stream: str | None) -> None:
                 attempt = piece.attempt
                 _write(b"" if end == b"\n" else b"\n")
                 say(f"attempt {attempt} on {piece.worker}")
-            _write(piece.data)
+            _write(piece.data, raw=raw)
             end = piece.data[-1:]
     except KeyboardInterrupt:
         say("the run goes on")
 
 
-def _write(data: bytes) -> None:
-    """As it is; to a terminal, nothing that moves its cursor."""
-    if sys.stdout.isatty():
-        data = "\n".join(clean(line.expandtabs()) for line in data.decode("utf-8", "replace").split("\n")).encode()
+def _write(data: bytes, *, raw: bool = False) -> None:
+    """As it is; to a terminal, unless `raw`, nothing that moves its cursor."""
+    if sys.stdout.isatty() and not raw:
+        data = "\n".join(clean(line.removesuffix("\r").expandtabs()) for line in data.decode("utf-8", "replace").split("\n")).encode()
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()

@@ -27,8 +27,17 @@ _WORDS: Final = {"1": True, "true": True, "yes": True, "0": False, "false": Fals
 
 
 def default_data_path() -> str:
-    """~/.wheelsched/data."""
-    return str(Path("~/.wheelsched/data").expanduser())
+    """~/.wheelsched/data. ConfigError without a home."""
+    try:
+        return str(Path("~/.wheelsched/data").expanduser())
+    except RuntimeError:
+        raise ConfigError("this user has no home directory for the default data directory: give one (--data, WHEELSCHED_DATA)") from None
+
+
+def _defaults(layers: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of what no layer has: who gives both paths needs no home."""
+    paths = {"data": default_data_path, "socket": default_socket_path}
+    return {key: path() for key, path in paths.items() if all(layer.get(key) is None for layer in layers)}
 
 
 def from_file(path: str) -> dict[str, Any]:
@@ -106,14 +115,14 @@ def serve(config_file: str | None, grant: tuple[str, ...], **flags: Any) -> None
     Exit codes: 0 stopped, 65 the data directory is damaged, 70 the storage failed, 75 the data directory is locked, 78 bad configuration.
     """
     try:
-        config = load(
-            {"data": default_data_path(), "socket": default_socket_path()},
+        layers = [
             {} if config_file is None else from_file(config_file),
             from_environment(),
             {key: (value or None) if isinstance(value, tuple) else value for key, value in flags.items()},
             {"roles": _granted(grant)},
             {"socket": shell().socket or os.environ.get("WHEELSCHED_SOCKET") or None},
-        )
+        ]
+        config = load(_defaults(layers), *layers)
     except ConfigError as e:
         raise Failed(e.message, EXIT_CONFIG) from e
     from ..boot import serve as run  # noqa: PLC0415 - the engine and the store, which no other verb loads

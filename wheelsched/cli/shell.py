@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -174,6 +175,12 @@ class Root(Verbs):
             return super().invoke(ctx)
         except WheelschedError as e:
             raise Failed(str(e), exit_code(e)) from e
+        except UnicodeEncodeError as e:
+            raise Failed(f"a text is not UTF-8: {e.object[:60]!r}", click.UsageError.exit_code) from e
+        except BrokenPipeError:
+            raise  # whoever read has enough: click ends without a word
+        except OSError as e:
+            raise Failed(f"{os.fsdecode(e.filename)}: {e.strerror}" if e.filename is not None else str(e)) from e
 
 
 def words(values: Sequence[str]) -> str:
