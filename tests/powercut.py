@@ -22,7 +22,7 @@ from pathlib import Path
 from wheelsched import At, Call, Client
 from wheelsched.boot import serve
 from wheelsched.config import load
-from wheelsched.errors import WheelschedError
+from wheelsched.errors import UnavailableError, WheelschedError
 
 WRITE, TRUNCATE, SYNC, RENAME, UNLINK, MKDIR = range(1, 7)
 SECTOR = 512
@@ -179,6 +179,7 @@ def apply(names: dict[str, int], folders: set[str], entry: tuple) -> None:
 
 def started(data: Path, socket: Path, acked: int) -> str:
     """Start it in a child, see what is there; "ok", or what is wrong."""
+    socket.unlink(missing_ok=True)
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -216,6 +217,10 @@ def look(socket: Path, acked: int, write_end: int) -> None:
                 lost = {f"j{n + 1}" for n in range(acked)} - there
                 ws.put("after", Call("t.x"), LATER)
             text = f"lost {sorted(lost)}" if lost else "ok"
+        except UnavailableError as e:  # it is bound, and not listened on yet
+            text = str(e)
+            time.sleep(0.01)
+            continue
         except WheelschedError as e:
             text = str(e)
         break
