@@ -341,3 +341,31 @@ def test_reasons_are_cut_and_can_be_sent():
     assert len(Snooze(1, "x" * 5_000).reason) == 1_000
     assert msgpack.packb(Cancel("\ud800").reason)
     assert str(RetryAfter(1, "why")) == "why"
+
+
+@pytest.mark.parametrize("ahead_s", [-86_400, -40, -3, 0, 3, 40, 86_400])
+def test_s15_a_worker_with_another_clock_tells_how_long_a_run_took(b, ahead_s):
+    run = b.client.enqueue(CALL)
+    b.advance("2s")
+    (lease,) = b.lease()
+    started = b.now_us
+    b.advance("6s")
+    times = {name: np.array([at + ahead_s * US], "<i8").tobytes() for name, at in (("started_us", started), ("ended_us", b.now_us))}
+    args = {"id": lease[0], "token": np.array([lease[1]], "<i8").tobytes(), "outcome": bytes([OK]), "result": [], **times}
+    assert list(b.call(50, ("finish", args))["verdict"]) == [1]
+    (attempt,) = run.refresh().attempts
+    assert attempt.ended_at - attempt.started_at == timedelta(seconds=6)
+    assert attempt.ended_at == b.now
+    same_after_restart(b)
+
+
+def test_s15_no_run_took_longer_than_it_was_there(b):
+    run = b.client.enqueue(CALL)
+    b.advance("2s")
+    (lease,) = b.lease()
+    args = {"id": lease[0], "token": np.array([lease[1]], "<i8").tobytes(), "outcome": bytes([OK]), "result": [],
+            "started_us": np.array([b.now_us - 3_600 * US], "<i8").tobytes(), "ended_us": np.array([b.now_us + 3_600 * US], "<i8").tobytes()}
+    b.call(50, ("finish", args))
+    (attempt,) = run.refresh().attempts
+    assert attempt.ended_at - attempt.started_at == timedelta(seconds=2)
+    assert attempt.ended_at == b.now

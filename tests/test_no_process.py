@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import re
@@ -299,3 +300,62 @@ def test_t12_a_started_file_that_is_cut_short_ends_its_executor_alone(end, size)
     end.gone.clear()
     end.spawn()
     assert end.finish(end.give("misuse.nothing"))[0][0] == Outcome.SUCCEEDED
+
+
+def subreaper():
+    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER; PID 1 of a container is one by nature
+
+
+@pytest.mark.parametrize("where", ["pool", "worker"])
+def test_f8_orphans_that_come_to_us_are_reaped(serving, short_tmp, where):
+    server = serving("--allow-commands", workers=int(where == "pool"), preexec=subreaper)
+    ws, main = server.client(), server.process
+    if where == "worker":
+        argv = [sys.executable, "-m", "wheelsched", "--socket", server.socket, "worker", "--tasks", "misuse_tasks", "--allow-commands"]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join([HERE, ROOT]), "TMPDIR": str(short_tmp)}
+        main = subprocess.Popen(argv, env=env, preexec_fn=subreaper)
+    try:
+        notes = [short_tmp / f"pid{n}" for n in range(3)]
+        for note in notes:
+            script = f"(sleep 0.3; exit 3) & echo $! >{note}"
+            assert ws.enqueue(Call("command", ["/bin/sh", "-c", script])).result(timeout=60) == 0
+        pids = [int(note.read_text()) for note in notes]
+        wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the end of the orphans, zombies included")
+        assert ws.enqueue(Call("command", ["/bin/true"])).result(timeout=60) == 0
+        assert main.poll() is None
+    finally:
+        if where == "worker":
+            main.kill()
+            main.wait()
+
+
+CODE = "from wheelsched import task\n@task('w.version')\ndef version():\n    return {}\n"
+
+
+def test_w9_and_w4_a_worker_waits_for_its_server_and_reloads_at_sighup(serving, short_tmp):
+    module, log, path = short_tmp / "w4tasks.py", short_tmp / "log2", str(short_tmp / "s")
+    module.write_text(CODE.format(1))
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(short_tmp), ROOT]), "TMPDIR": str(short_tmp), "PYTHONDONTWRITEBYTECODE": "1"}
+    argv = [sys.executable, "-m", "wheelsched", "--socket", path, "worker", "--tasks", "w4tasks", "--concurrency", "2"]
+    without = subprocess.run([*argv, "--no-wait"], env=env, capture_output=True, check=False, timeout=60)
+    assert without.returncode == 5
+    with log.open("wb") as file:
+        worker = subprocess.Popen(argv, env=env, stderr=file)
+    try:
+        wait_for(lambda: "waiting for it" in log.read_text(), "the line")
+        ws = serving(workers=0).client()
+        assert ws.enqueue(Call("w.version")).result(timeout=60) == 1
+        module.write_text(CODE.format(22))
+        worker.send_signal(signal.SIGHUP)
+        wait_for(lambda: "reload: 2 executors have the new code" in log.read_text(), "the reload", 60)
+        assert {ws.enqueue(Call("w.version")).result(timeout=60) for _ in range(6)} == {22}
+        wait_for(lambda: len(ws.stats()["workers"]) == 2, "the end of the old ones")
+        module.write_text("1 / 0")
+        worker.send_signal(signal.SIGHUP)
+        wait_for(lambda: "reload: the old code goes on in 2 of 2 executors: " in log.read_text(), "the refusal", 60)
+        assert ws.enqueue(Call("w.version")).result(timeout=60) == 22
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(60) == 0
+    finally:
+        worker.kill()
+        worker.wait()

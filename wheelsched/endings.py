@@ -170,10 +170,14 @@ def end_attempts(engine: Engine, rows: NDArray[np.uint32], outcome: NDArray[np.u
 def _within(queued: NDArray[np.int64], started: NDArray[np.int64], ended: NDArray[np.int64], now: int
             ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """When attempts started (0: not known) and ended, as workers say, where that can be: else they ended now. Retention, forecasts and
-    `dead discard --until` go by it, so neither a worker that tells no times nor one with another clock may decide it.
+    `dead discard --until` go by it, so neither a worker that tells no times nor one with another clock may decide it. How long a run took,
+    such a worker knows as well as any: that counts back from now.
     """
     first = np.minimum(queued, now)
-    ended = np.where((ended < first) | (ended > now), now, ended)
+    took = np.where((started > 0) & (ended >= started), ended - started, 0)
+    apart = (ended < first) | (ended > now) | ((started > 0) & (started < first))  # its clock is another one than the server's
+    started = np.where(apart & (started > 0), now - np.minimum(took, now - first), started)
+    ended = np.where(apart, now, ended)
     return np.where(started > 0, np.clip(started, first, ended), 0), ended
 
 

@@ -136,6 +136,7 @@ class Supervisor:
         """Serve; the exit code: 0 after a drain, 1 when a task module can't be imported at the start."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._signal)
+        self.pool.reaper.watch()
         signal.signal(signal.SIGHUP, lambda *_: self._reload.want())
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         try:

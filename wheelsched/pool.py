@@ -33,6 +33,7 @@ from .executors import Executor, Exited, Place, error_of, how_ended, outcome_of,
 from .launch import Launcher
 from .leftovers import kill_commands
 from .model import KILL_GRACE_US, LEASE_US, NEVER, START_US, US, Outcome
+from .reaper import Reaper
 from .starts import CanNotStartError, Spare, Starts
 from .wear import wear_text
 
@@ -74,6 +75,7 @@ class Pool:
         self._by_pidfd: dict[int, Executor] = {}
         self._epoll = select.epoll()
         self._spare = Spare()
+        self.reaper = Reaper()
 
     def fileno(self) -> int:
         """Readable when an executor has ended: call `poll`. It stays the same for the pool's life."""
@@ -232,6 +234,9 @@ class Pool:
     def poll(self, now_mono_us: int) -> list[Exited]:
         """Start, warn, kill and bury what is due. One system call when nothing is."""
         never, self._never = self._never, []
+        if self.reaper.due:
+            with self._spare:
+                self.reaper.reap({executor.pid for executor in self.executors.values()})
         if self.starts.tries:
             self._settle()
         if now_mono_us >= self.starts.wake_us:

@@ -167,6 +167,11 @@ def _allocate(fd: int, places: int) -> None:
         os.posix_fallocate(fd, 0, FILE_BYTES)
 
 
+def zombies_of(parent: int) -> list[int]:
+    """Children of this process that have ended and were not waited for."""
+    return [pid for pid in _pids() for fields in [_stat(pid)] if fields and fields[0] == "Z" and int(fields[1]) == parent]
+
+
 def begun_ticks(pid: int, *, alive: bool = False) -> int:
     """Start time of a process in clock ticks since boot; 0 when there is none, or with `alive` only a zombie."""
     fields = _stat(pid)

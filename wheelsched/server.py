@@ -88,6 +88,7 @@ class Server:
         """Serve until a signal; SIGTERM and SIGINT drain, a second one stops at once. The exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._signal)
+        self.pool.reaper.watch()
         signal.signal(signal.SIGHUP, lambda *_: self.reload.want())
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         for fd in (self.listener.fileno(), self.timer.fileno(), self.keeper.fileno(), self.pool.fileno(), self._wake_read):
