@@ -8,7 +8,7 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 CHECKED = os.environ.get("WHEELSCHED_CHECKED") == "1"
-NAMES = ["_cron", "_forecast", "_jobs", "_ready", "_rows", "_runrows", "_runs", "_wheel"]
+NAMES = ["_cron", "_forecast", "_jobs", "_ready", "_rows", "_runrows", "_runs", "_runturns", "_wheel"]
 
 extensions = [
     Extension(

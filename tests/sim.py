@@ -100,6 +100,8 @@ class Actor(TimeActions):
         self.world.command("enqueue", args)
         for verb, more in self.definitions.chains.commands(self.definitions.jobs()):
             self.world.command(verb, more)
+        for more in self.definitions.turns.enqueues():
+            self.world.command("enqueue", more)
 
     def act_cancel(self):
         w = self.world
@@ -109,6 +111,8 @@ class Actor(TimeActions):
 
     def act_dead(self):
         self.world.command(self.rng.choice(["redrive", "discard"]), {"match": self.rng.choice(["*", "a", "team/*"]), "ids": None})
+        for more in self.definitions.turns.redrives(self.world):
+            self.world.command("redrive", more)
 
     def act_repeat(self):
         if self.world.commands:
@@ -139,6 +143,13 @@ class Actor(TimeActions):
         if w and self.definitions.chains.dies():
             self.world.report(w, picks=[t for t in w.held if w.held[t].entered], outcome=2)
             self.world.command("redrive", {"match": "*", "ids": None})
+        elif w and self.definitions.turns.dies():
+            self.world.report(w, picks=[t for t in w.held if w.held[t].entered], outcome=2)
+            for more in self.definitions.turns.enqueues():
+                self.world.command("enqueue", more)
+            self.world.step()
+            for more in self.definitions.turns.redrives(self.world):
+                self.world.command("redrive", more)
         elif w:
             entered = [t for t in w.held if w.held[t].entered]
             self.world.report(w, picks=self.rng.sample(entered, self.rng.randint(0, len(entered))))

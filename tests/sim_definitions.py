@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sim_chains import ChainDraws
+from sim_turns import TurnDraws
 
 from wheelsched import Call, Catchup, Cron, Every, Overlap, Retry
 from wheelsched.definition import given_from_api
@@ -24,6 +25,7 @@ class Definitions:
     def __init__(self, world):
         self.world = world
         self.rng = world.rng
+        self.turns = TurnDraws(world.seed, TASKS)
         self.chains = ChainDraws(world.seed, NAMES, TASKS, ATTEMPTS_MAX)
         features = ("jitter", "pause_after", "late", "after", "union", "calendar", "zones", "wide", "max_runs")
         self.features = {f for f in features if self.rng.random() < 0.5}
@@ -64,7 +66,7 @@ class Definitions:
         if "calendar" in have and self.calendars() and r.random() < 0.6:
             known = self.calendars()
             p["calendar"] = r.sample(known, r.randint(1, len(known)))
-        return p | self.chains.hooks(name, self.jobs())
+        return p | self.chains.hooks(name, self.jobs()) | self.turns.retry()
 
     def jobs(self):
         """Names of jobs that are there, as far as anybody knows."""

@@ -16,7 +16,7 @@ from sim_rules import Rules
 
 from wheelsched import records
 from wheelsched.ids import scheduled_run_id
-from wheelsched.model import NEVER, REQUEST_TTL_US, SERVER_UID, Disposition, JobState, Reason, RunState, Trigger
+from wheelsched.model import NEVER, REQUEST_TTL_US, SERVER_UID, Disposition, JobState, Reason, RunFlag, RunState, Trigger
 from wheelsched.state import State
 
 DST = {Reason.DST_GAP: "dst_gap", Reason.DST_OVERLAP: "dst_overlap"}
@@ -164,6 +164,7 @@ class Judge(Rules, ChainRules):
             row = self.state.find_job(name)
             open_ = self.open_rows(row)
             waits = (open_["state"] == RunState.SCHEDULED) & (open_["trigger"] == Trigger.SCHEDULE) & (open_["disposition"] == Disposition.FIRED)
+            waits &= open_["flags"] & RunFlag.SENT_BACK == 0  # what a person sent back stays
             assert same or not waits.any(), f"{name}: a run of the old schedule still waits when the new one is put"
 
     def _put(self, f, rows):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from sim_oracle import local
+from sim_turns import TurnRules, apart, makes_up, sent_back
 
 from wheelsched.ids import scheduled_run_id
 from wheelsched.model import MS, Disposition, Event, JobState, Reason, RunState, Trigger
@@ -24,7 +25,7 @@ def is_active(fields):
     return (fields["state"] >= RunState.QUEUED) & (fields["state"] <= RunState.RETRY_WAIT)
 
 
-class Rules:
+class Rules(TurnRules):
     """What must hold of runs, record by record."""
 
     # Overlap
@@ -44,8 +45,8 @@ class Rules:
         job = self.jobs[self.names[int(fields["job"])]]
         open_ = self.busy_rows(int(fields["job"]))
         assert len(open_), f"{job.name}: {int(fields['nominal_us'])} is skipped by overlap, and nothing is in its way"
-        own = open_[open_["trigger"] != Trigger.BACKFILL]
-        assert len(own), f"{job.name}: {int(fields['nominal_us'])} is skipped by overlap with nothing but a backfill"
+        own = open_[~makes_up(open_)]
+        assert len(own), f"{job.name}: {int(fields['nominal_us'])} is skipped by overlap with nothing but what makes up for the past"
         high = (int(fields["started_us"]) & (2**64 - 1)) ^ int(fields["id_high"])
         low = (int(fields["token"]) & (2**64 - 1)) ^ int(fields["id_low"])
         blocking = {(int(r["id_high"]), int(r["id_low"])) for r in self.open_rows(int(fields["job"]))}
@@ -60,9 +61,7 @@ class Rules:
         """After a run of this job began: not more of its own are active than its policy allows."""
         job = self.jobs[self.names[row]]
         open_ = self.open_rows(row)
-        mine = open_[is_active(open_) & np.isin(open_["trigger"], OWN)]
-        apart = (mine["trigger"] == Trigger.BACKFILL) & (mine["count"] // 2 > 0)
-        own = mine[~apart]
+        own = open_[is_active(open_) & np.isin(open_["trigger"], (*OWN, Trigger.MANUAL)) & ~apart(open_)]
         assert len(own) <= limit_of(job.wire), f"{job.name}: {len(own)} active at once, overlap {job.wire['overlap']}"
 
     def _before_wake(self, f):
@@ -77,8 +76,7 @@ class Rules:
                 assert self.state.meta.held_us < 0, f"{job.name}: a delayed run starts while all triggering is held"
             else:
                 self.in_turn(job, r, f["run"])
-        beside = (waited["trigger"] == Trigger.BACKFILL) & (waited["count"] // 2 > 0)
-        for row in np.unique(waited["job"][np.isin(waited["trigger"], OWN) & ~beside]).tolist():
+        for row in np.unique(waited["job"][(waited["trigger"] != Trigger.ENQUEUE) & ~apart(waited)]).tolist():
             self.crowd(row)
 
     def in_turn(self, job, r, woken):
@@ -86,13 +84,16 @@ class Rules:
         open_ = self.open_rows(int(r["job"]))
         waits = open_[(open_["state"] == RunState.SCHEDULED) & (open_["due_us"] < 0)]
         at = int(r["nominal_us"])
-        if r["trigger"] == Trigger.SCHEDULE:
-            early = waits[(waits["trigger"] == Trigger.SCHEDULE) & (waits["nominal_us"] < at)]
+        if apart(r) or (sent_back(r) and r["count"]):
+            return
+        if r["trigger"] == Trigger.SCHEDULE or sent_back(r):
+            waits = waits[~apart(waits) & ((waits["count"] == 0) | ~makes_up(waits))]
+            early = waits[((waits["trigger"] == Trigger.SCHEDULE) | sent_back(waits)) & (waits["nominal_us"] < at)]
             assert not len(early), f"{job.name}: {at} has its turn before {early['nominal_us'].tolist()}"
-        if r["trigger"] == Trigger.BACKFILL:
+        if r["trigger"] == Trigger.BACKFILL and not sent_back(r):
             number, code = self.batches[scheduled_run_id(job.name, at)]
             same = [int(w["nominal_us"]) for w in waits if self.batches.get(scheduled_run_id(job.name, int(w["nominal_us"])), (None,))[0] == number
-                    and w["trigger"] == Trigger.BACKFILL]
+                    and w["trigger"] == Trigger.BACKFILL and not sent_back(w)]
             backwards, limit = code % 2, code // 2
             wrong = [w for w in same if (w > at if backwards else w < at)]
             assert not wrong, f"{job.name}: backfill of {at} has its turn before {wrong}"
@@ -242,11 +243,6 @@ class Rules:
                 job.dead += 1
                 self.failing.add(job.name)
             self.ended(int(r["job"]), f["at"])
-
-    def _redrive(self, f, _):
-        for r, due in zip(self.state.runs.gather(f["run"]), f["due"].tolist(), strict=True):
-            self.redrives[self.id_of(r)] += 1
-            assert r["state"] == (RunState.RETRY_WAIT if due > f["at"] else RunState.QUEUED)
 
     def _runs(self, f, _):
         for row in np.unique(self.state.runs.gather(f["run"])["job"]).tolist():

@@ -243,6 +243,7 @@ def samples():
         ("DELETED", {"at": at, "run": rows, "held": u4(7)}),
         ("ELAPSED", {"at": at, "boot_us": 7_200_000_000}),
         ("RENEW", {"at": at, "job": u4(1, 5, 7)}),
+        ("SEND_BACK", {"at": at, "run": rows, "due": i8(-1, -1, at + 2), "count": u4(0, 5, 0)}),
     ]
 
 

@@ -6,7 +6,24 @@ import numpy as np
 import pytest
 from sim import simulate
 
-from wheelsched import admin_commands, alarms, chains, commands, due, endings, engine, groups, keeper, misfire, overlap, put, specs, state
+from wheelsched import (
+    admin_commands,
+    alarms,
+    chains,
+    commands,
+    dead,
+    due,
+    endings,
+    engine,
+    groups,
+    keeper,
+    misfire,
+    occurrences,
+    overlap,
+    put,
+    specs,
+    state,
+)
 from wheelsched.errors import WheelschedError
 from wheelsched.model import MS, US, RunState
 
@@ -211,6 +228,47 @@ def orphans_are_queued_again(patch):
     patch.setattr(endings, "end_with_job", lambda *_: None)
 
 
+def sent_back_at_once(patch):
+    """Dead letters that are sent back ask nobody whether they may run."""
+
+    def at_once(eng, rows, due, how=None):
+        eng.record("REDRIVE", {"at": eng.now.wall_us, "run": rows, "due": due})
+        later = due > eng.now.wall_us
+        eng.arm_retries(rows[later], due[later])
+
+    patch.setattr(dead, "send_back", at_once)
+    patch.setattr(occurrences, "send_back", at_once)
+
+
+def sent_back_beside_the_active(patch):
+    """Whoever is sent back takes a turn though a run of its job is active."""
+    real = overlap._woken
+
+    def woken(eng, job, fields):
+        fields = fields.copy()
+        fields["active"] -= min(1, int(fields["active"])) if 1 in eng.state.runs.lines_of(job) else 0
+        return real(eng, job, fields)
+
+    patch.setattr(overlap, "_woken", woken)
+
+
+def sent_back_is_dropped(patch):
+    """A later occurrence takes the place of what was sent back."""
+
+    def own_open(eng, row):
+        runs = eng.state.runs
+        rows = np.concatenate([runs.in_line(row, 0), runs.in_line(row, 1), runs.chained(row, ended=False)])
+        return rows, runs.gather(rows)
+
+    patch.setattr(overlap, "own_open", own_open)
+    patch.setattr(put, "own_open", own_open)
+
+
+def identities_forgotten(patch):
+    """The last run that took an identity is the only one that holds it."""
+    patch.setattr(state.State, "_may_hold", lambda *_: b"")
+
+
 SABOTAGE = [  # with what the world says to it, and a seed that has met it: searched from there on
     (calendar_rows_left_out, "(calendar) disappeared", 10),
     (zone_changes_left_out, "(dst_", 82),
@@ -237,6 +295,10 @@ SABOTAGE = [  # with what the world says to it, and a seed that has met it: sear
     (members_counted_wrong, "tells of", 15),
     (what_is_queued_outlives_its_job, "job was deleted", 1),
     (orphans_are_queued_again, "job was deleted", 1),
+    (sent_back_at_once, "is sent back past its turn", 41),
+    (sent_back_beside_the_active, "active at once", 41),
+    (sent_back_is_dropped, "was sent back, and gives its place", 45),
+    (identities_forgotten, "that has its identity", 101),
 ]
 
 

@@ -136,6 +136,8 @@ def apply_event(runs, s, event, worker_list, token=1):
         runs.give_back(u32(s))
     elif event == Event.DUE:
         runs.wake(u32(s), 9)
+    elif event == Event.SEND_BACK:
+        runs.send_back(u32(s), i64(-1), u32(0), 0)
     elif event in (Event.REDRIVE, Event.REDRIVE_AT):
         runs.redrive(u32(s), i64(event == Event.REDRIVE_AT), 0)
     elif event in (Event.SUCCEED, Event.RETRY, Event.EXHAUST, Event.SPARE):

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not CHECKOUT, reason="no checkout here: only the
 
 # (floor, pure, modules): the picture in README.md, section Architecture. A name may end with * (parts of a split file).
 HOUSE = [
-    (0, True, "errors model policies config lags _wheel* _table* _rows* _hash* _jobs* _runs* _runrows* _ready _cron* _forecast*"),
+    (0, True, "errors model policies config lags _wheel* _table* _rows* _hash* _jobs* _run _runs* _runrows* _runturns _ready _cron* _forecast*"),
     (1, True, "cron lint tzif zonedata schedule schedules grids calendars jitter ids records protocol checks verdicts returned definition"),
     (1, True, "payloads redact memory_journal kept ownership globs"),
     (2, True, "state* lasts elapsed touched memory forgetting doubles engine* reads history turn specs spans due misfire overlap chains alarms expiry retime changes attempts why occurrences queues"),

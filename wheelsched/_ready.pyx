@@ -19,7 +19,8 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
 
 from wheelsched._rows cimport NONE
-from wheelsched._runrows cimport BY_BACKFILL, MOVED, List, Run, RunRows
+from wheelsched._run cimport BY_BACKFILL, MOVED, Run
+from wheelsched._runrows cimport List, RunRows
 
 import numpy as np
 

@@ -1,87 +1,10 @@
-"""The run row. 160 bytes; see RUN_DTYPE in _runrows.pyx, which must agree."""
+"""Rows of runs with their lists and their index."""
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from wheelsched._jobs cimport JobTable
-from wheelsched._rows cimport NONE, Blob, Rows
-
-cdef enum:
-    # model.RunState and model.Event; a test compares them
-    SCHEDULED = 1
-    QUEUED = 2
-    LEASED = 3
-    RETRY_WAIT = 4
-    SUCCEEDED = 5
-    DEAD = 6
-    CANCELLED = 7
-    SKIPPED = 8
-    DUE = 1
-    GRANT = 2
-    GIVE_BACK = 3
-    RETRY = 5
-    CANCEL = 7
-    REDRIVE = 8
-    DISCARD = 9
-    SUPERSEDE = 10
-    SPARE = 11
-    REDRIVE_AT = 12
-    SNOOZED = 8  # model.Outcome
-    # model.Reason, model.Trigger
-    OVERLAP = 1
-    MISFIRE = 2
-    DELETED = 10
-    EXPIRED = 12
-    BY_SCHEDULE = 1
-    BY_BACKFILL = 2
-    BY_ENQUEUE = 4
-    # lists
-    NO_LIST = 0
-    FINISHED_LIST = 1
-    DEAD_LIST = 2
-    FIRST_LIST = 3
-    FIRED = 1  # model.Disposition
-    MOVED = 5
-    # flags
-    CANCEL_ASKED = 1
-    DISCARDED = 2
-    LATE = 4
-    ORPHANED = 8
-    TOLD = 64
-
-
-cdef packed struct Run:
-    uint64_t id_high     # milliseconds of the nominal time << 16 | high part of the key
-    uint64_t id_low
-    int64_t nominal_us
-    int64_t created_us
-    int64_t due_us       # scheduled: armed for, or negative: waits for its turn; retry_wait: instant; skipped: end of the range
-    int64_t queued_us    # skipped: the job's anchor then
-    int64_t started_us   # of the last attempt; skipped by overlap: high half of the blocking run's id XOR that of its own
-    int64_t ended_us
-    int64_t token        # fencing token of the last lease; skipped by overlap: low half of that id XOR its own: 0 for a run by schedule
-    uint64_t order       # position in its list: grows by one with each entry
-    Blob* payload
-    Blob* result         # of the last attempt
-    Blob* history        # earlier attempts, packed one behind the other
-    uint32_t job
-    uint32_t spec
-    uint32_t worker
-    uint32_t missed      # occurrences folded into this one
-    uint32_t count       # occurrences of a skipped range; of a backfill's run: how it waits its turn; of an open enqueued run: its group
-    uint32_t list_id
-    uint32_t prev
-    uint32_t next
-    uint32_t job_prev
-    uint32_t job_next
-    uint16_t attempt
-    uint16_t budget      # attempts allowed
-    uint8_t state        # model.RunState
-    uint8_t outcome      # model.Outcome of the last attempt
-    uint8_t trigger      # model.Trigger
-    uint8_t reason       # model.Reason
-    uint8_t disposition  # model.Disposition
-    uint8_t flags        # model.RunFlag
-    uint16_t snoozes     # attempts that asked for another time and were not counted; stops at the largest number
+from wheelsched._run cimport BY_BACKFILL, MISFIRE, Run
+from wheelsched._rows cimport NONE, Blob
+from wheelsched._runturns cimport RunTurns
 
 cdef struct List:
     uint32_t head
@@ -106,8 +29,7 @@ cdef struct Spec:
     uint16_t attempts
 
 
-cdef class RunRows(Rows):
-    cdef JobTable jobs
+cdef class RunRows(RunTurns):
     cdef uint32_t* index
     cdef uint32_t index_mask
     cdef uint32_t index_used
@@ -125,9 +47,6 @@ cdef class RunRows(Rows):
     cdef uint8_t moves[256]  # state << 4 | event -> state, 0: illegal
     cdef public uint64_t order
     cdef public list left         # (group, final state) of members that ended, since State took them last
-
-    cdef inline Run* run(self, uint32_t i) noexcept nogil:
-        return <Run*>self.row(i)
 
     cdef inline uint32_t line_of(self, Run* r) noexcept nogil:
         cdef Spec* spec = &self.specs[r.spec]
@@ -164,17 +83,10 @@ cdef class RunRows(Rows):
     cdef void push(self, uint32_t list_id, uint32_t slot) noexcept nogil
     cdef void insert(self, uint32_t list_id, uint32_t slot) noexcept nogil
     cdef void unlink(self, uint32_t slot) noexcept nogil
-    cdef void chain(self, uint32_t slot) noexcept nogil
-    cdef void unchain(self, uint32_t slot) noexcept nogil
     cdef uint32_t make(self, uint32_t job, uint64_t high, uint64_t low, uint8_t state, uint8_t disposition) except? 0xFFFFFFFF
     cdef int move(self, uint32_t slot, uint8_t event) except -1
     cdef int settle(self, uint32_t slot) except -1
     cdef int verify(self, const uint32_t[::1] slots, uint8_t event) except -1
-
-
-cdef inline bint is_waiting(Run* r) noexcept nogil:
-    """Counts as waiting in its job: a moved occurrence is in nobody's way before its instant."""
-    return r.state == SCHEDULED and r.disposition != MOVED
 
 
 cdef inline Blob* blob_of(RunRows t, uint32_t slot, int which) noexcept nogil:

@@ -1,17 +1,14 @@
-from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import disjoint_base
 
 from ._jobs import JobTable
-from ._rows import Rows
-
-RUN_DTYPE: Final[np.dtype[Any]]
+from ._runturns import RunTurns
 
 @disjoint_base
-class RunRows(Rows):
-    """The rows of all runs with their lists, chains and index."""
+class RunRows(RunTurns):
+    """The rows of all runs with their lists and index."""
 
     order: int
     left: list[tuple[int, int]]
@@ -32,12 +29,8 @@ class RunRows(Rows):
         """How many runs are in a list."""
     def set_spec(self, spec: int, line: int, backlog: int, attempts: int, again: int = ..., again_backlog: int = ...) -> None:
         """Ready line, line of catch-up and backfill, and attempts of the runs of a spec; `again`: these lines for started ones."""
-    def text_id(self, slot: int) -> str:
-        """The run id as 32 hex digits."""
-    def of_job(self, job: int) -> list[int]:
-        """Rows of one job's runs, newest first."""
-    def gather(self, slots: NDArray[np.uint32]) -> NDArray[Any]:
-        """Copies of rows as RUN_DTYPE. IndexError for a row not in use."""
+    def exists(self, job: NDArray[np.uint32], nominal: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """1 where a row for that job and nominal time is there."""
     def load(self, chunk: int, data: bytes) -> None:
         """Read back one dump; all chunks come before `rebuild`. ValueError when it doesn't fit."""
     def rebuild(self, worker_lists: dict[int, int]) -> None:

@@ -1,7 +1,7 @@
-"""Rows of runs: what keeps lists, chains, the index and snapshots right. `_runs.RunTable` has the verbs.
+"""Rows of runs: what keeps lists, the index and snapshots right. `_runs.RunTable` has the verbs.
 
 Every run row is in at most one list: a ready line (queued), a worker's (leased), the dead letters, or the finished ones that wait to
-be folded into history. Rows also hang in a chain of their job, and in an index by run id.
+be folded into history. Rows also hang in a chain or a line of their job (see `_runturns`), and in an index by run id.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -11,17 +11,13 @@ from libc.string cimport memcpy, memset
 
 from wheelsched._jobs cimport Job, JobTable
 from wheelsched._rows cimport CHUNK, NONE, WORDS, Blob, blob_data, blob_drop, blob_new
+from wheelsched._run cimport (
+    BY_ENQUEUE, BY_SCHEDULE, DEAD, DEAD_LIST, DISCARDED, FINISHED_LIST, FIRST_LIST, IN_LINE, LEASED, NO_LIST, QUEUED, RETRY_WAIT,
+    SCHEDULED, Run, is_waiting,
+)
+from wheelsched._runturns cimport RunTurns
 
 import numpy as np
-
-RUN_DTYPE = np.dtype([
-    ("id_high", "<u8"), ("id_low", "<u8"), ("nominal_us", "<i8"), ("created_us", "<i8"), ("due_us", "<i8"), ("queued_us", "<i8"),
-    ("started_us", "<i8"), ("ended_us", "<i8"), ("token", "<i8"), ("order", "<u8"), ("payload", "<u8"), ("result", "<u8"),
-    ("history", "<u8"), ("job", "<u4"), ("spec", "<u4"), ("worker", "<u4"), ("missed", "<u4"), ("count", "<u4"), ("list_id", "<u4"),
-    ("prev", "<u4"), ("next", "<u4"), ("job_prev", "<u4"), ("job_next", "<u4"), ("attempt", "<u2"), ("budget", "<u2"),
-    ("state", "u1"), ("outcome", "u1"), ("trigger", "u1"), ("reason", "u1"), ("disposition", "u1"), ("flags", "u1"), ("snoozes", "<u2"),
-])
-assert RUN_DTYPE.itemsize == sizeof(Run)
 
 
 cdef inline uint64_t _mix(uint64_t high, uint64_t low) noexcept nogil:
@@ -32,13 +28,12 @@ cdef inline uint64_t _mix(uint64_t high, uint64_t low) noexcept nogil:
     return z ^ (z >> 31)
 
 
-cdef class RunRows(Rows):
-    """The rows of all runs with their lists, chains and index. `moves` is model.TRANSITIONS as 256 bytes."""
+cdef class RunRows(RunTurns):
+    """The rows of all runs with their lists and index. `moves` is model.TRANSITIONS as 256 bytes."""
 
     def __cinit__(self, JobTable jobs, bytes moves):
         assert len(moves) == 256
         self.row_size = sizeof(Run)
-        self.jobs = jobs
         self.left = []
         memcpy(self.moves, PyBytes_AS_STRING(moves), 256)
         self.index_resize(1024)
@@ -187,27 +182,6 @@ cdef class RunRows(Rows):
         r.list_id = NO_LIST
         r.prev = r.next = NONE
 
-    cdef void chain(self, uint32_t slot) noexcept nogil:
-        cdef Run* r = self.run(slot)
-        cdef Job* j = self.jobs.job(r.job)
-        r.job_prev = NONE
-        r.job_next = j.first_run
-        if j.first_run != NONE:
-            self.run(j.first_run).job_prev = slot
-        j.first_run = slot
-        j.rows += 1
-
-    cdef void unchain(self, uint32_t slot) noexcept nogil:
-        cdef Run* r = self.run(slot)
-        cdef Job* j = self.jobs.job(r.job)
-        if r.job_prev == NONE:
-            j.first_run = r.job_next
-        else:
-            self.run(r.job_prev).job_next = r.job_next
-        if r.job_next != NONE:
-            self.run(r.job_next).job_prev = r.job_prev
-        j.rows -= 1
-
     # The index by run id
 
     cdef int index_resize(self, uint32_t size) except -1:
@@ -285,10 +259,18 @@ cdef class RunRows(Rows):
         cdef bint waited = is_waiting(r)
         assert new, "moved without verify"
         self.touch(slot)
-        self.unlink(slot)
-        r.state = new
+        if r.list_id == IN_LINE:
+            self.leave_line(slot)
+        else:
+            self.unlink(slot)
         if old == new:
             return 0
+        self.tally(slot, -1)
+        r.state = new
+        self.tally(slot, 1)
+        if (old <= RETRY_WAIT) != (new <= RETRY_WAIT):
+            self.unchain(slot)
+            self.chain(slot)
         self.jobs.touch(r.job)
         cdef Job* j = self.jobs.job(r.job)
         if waited:
@@ -297,6 +279,8 @@ cdef class RunRows(Rows):
             j.active -= 1
         if QUEUED <= new <= RETRY_WAIT:
             j.active += 1
+        elif is_waiting(r):
+            j.waiting += 1
         if new == LEASED:
             self.hold_place(r, 1)
         elif old == LEASED:
@@ -328,6 +312,7 @@ cdef class RunRows(Rows):
         r.state = state
         r.disposition = disposition
         self.jobs.touch(job)
+        self.jobs.job(job).rows += 1
         self.chain(s)
         self.index_add(s)
         if is_waiting(r):
@@ -336,30 +321,15 @@ cdef class RunRows(Rows):
             self.jobs.job(job).active += 1
         return s
 
-    def text_id(self, uint32_t slot):
-        """The run id as 32 hex digits."""
-        return f"{self.run(slot).id_high:016x}{self.run(slot).id_low:016x}"
-
-    def of_job(self, uint32_t job):
-        """Rows of one job's runs, newest first: list of int."""
-        out = []
-        if not self.jobs.live(job):
-            return out
-        cdef uint32_t s = self.jobs.job(job).first_run
-        while s != NONE:
-            out.append(s)
-            s = self.run(s).job_next
-        return out
-
-    def gather(self, const uint32_t[::1] slots):
-        """Copies of rows as an array of RUN_DTYPE. IndexError for a row not in use."""
-        cdef Py_ssize_t n = slots.shape[0], i
-        out = np.empty(n, RUN_DTYPE)
-        cdef char[::1] raw = out.view(np.int8)
+    def exists(self, const uint32_t[::1] job, const int64_t[::1] nominal):
+        """uint8 array: 1 where a row for that job and nominal time is in the table."""
+        cdef Py_ssize_t n = job.shape[0], i
+        out = np.empty(n, np.uint8)
+        cdef uint8_t[::1] result = out
+        cdef Job* j
         for i in range(n):
-            if not self.live(slots[i]):
-                raise IndexError(f"no run in row {slots[i]}")
-            memcpy(&raw[i * sizeof(Run)], self.row(slots[i]), sizeof(Run))
+            j = self.jobs.job(job[i])
+            result[i] = self.lookup((<uint64_t>(nominal[i] // 1000) << 16) | j.key_high, j.key_low) != NONE
         return out
 
     # Snapshot
@@ -426,7 +396,13 @@ cdef class RunRows(Rows):
             at += <size_t>sizes[0] + sizes[1] + sizes[2]
             self.count += 1
             self.index_add(i)
+            self.jobs.job(r.job).rows += 1
             self.chain(i)
+            self.tally(i, 1)
+            if r.trigger == BY_SCHEDULE:
+                self.see_occurrence(i)
+            if r.state == SCHEDULED and r.due_us < 0:
+                self.enter_line(i)
             if is_waiting(r):
                 self.jobs.job(r.job).waiting += 1
             elif QUEUED <= r.state <= RETRY_WAIT:
@@ -470,7 +446,7 @@ cdef class RunRows(Rows):
             r = self.run(i)
             assert self.lookup(r.id_high, r.id_low) == i, f"run row {i} is not found by id"
             in_list = r.state != SCHEDULED and r.state != RETRY_WAIT
-            assert (r.list_id != NO_LIST) == in_list, f"run row {i}: list {r.list_id} in state {r.state}"
+            assert (r.list_id != NO_LIST and r.list_id != IN_LINE) == in_list, f"run row {i}: list {r.list_id} in state {r.state}"
             counts = active.setdefault(r.job, [0, 0, 0])
             counts[0] += is_waiting(r)
             counts[1] += QUEUED <= r.state <= RETRY_WAIT
@@ -484,7 +460,7 @@ cdef class RunRows(Rows):
         assert seen == self.count == self.index_used, (seen, self.count, self.index_used)
         for job, counts in active.items():
             assert [self.jobs.job(job).waiting, self.jobs.job(job).active, self.jobs.job(job).rows] == counts, f"counts of job row {job}"
-            assert len(self.of_job(job)) == counts[2], f"chain of job row {job}"
+        self.check_turns()
         for i in range(self.list_count):
             s, before, n = self.lists[i].head, NONE, 0
             while s != NONE:

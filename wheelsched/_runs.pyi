@@ -35,6 +35,8 @@ class RunTable(RunRows):
         """End attempts."""
     def redrive(self, slots: NDArray[np.uint32], due: NDArray[np.int64], at: int) -> None:
         """Dead letters get all their attempts anew: at once, or from an instant later than `at` on."""
+    def send_back(self, slots: NDArray[np.uint32], due: NDArray[np.int64], count: NDArray[np.uint32], at: int) -> None:
+        """As `redrive`, and they wait for their turn: from now on (`due` negative), or from an instant on; `count` as of a backfill."""
     def change(self, slots: NDArray[np.uint32], event: int, at: int) -> None:
         """Cancel or discard."""
     def set_history(self, slot: int, history: bytes) -> None:
@@ -57,8 +59,6 @@ class RunTable(RunRows):
         """Forget the oldest finished rows."""
     def find(self, ids: bytes) -> NDArray[np.uint32]:
         """Rows of run ids of 16 bytes each; NO_ROW where there is none."""
-    def exists(self, job: NDArray[np.uint32], nominal: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """1 where a row for that job and nominal time is there."""
     def held(self, ids: bytes, tokens: NDArray[np.int64]) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
         """(rows, verdict): 1 held under that token, 2 stale, 3 ended before under that very token."""
     def peek(self, list_id: int, limit: int, behind: int = 0) -> NDArray[np.uint32]:
@@ -72,5 +72,3 @@ class RunTable(RunRows):
         """A byte string of each run joined, and their ends: `what` is job, payload, result or history."""
     def ids(self, slots: NDArray[np.uint32]) -> bytes:
         """Run ids, 16 bytes each."""
-    def turns(self, slots: NDArray[np.uint32]) -> list[int]:
-        """Rows of the jobs behind these runs that have runs waiting for a turn."""

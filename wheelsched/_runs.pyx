@@ -6,11 +6,12 @@ from libc.string cimport memcpy
 
 from wheelsched._jobs cimport Job
 from wheelsched._rows cimport NONE, Blob, blob_bytes, blob_data, blob_drop, blob_from, blob_instead, blob_share
-from wheelsched._runrows cimport (
+from wheelsched._run cimport (
     BY_BACKFILL, BY_ENQUEUE, BY_SCHEDULE, CANCEL, CANCEL_ASKED, CANCELLED, DEAD, DEAD_LIST, DELETED, DISCARD, DISCARDED, DUE, EXPIRED,
-    FINISHED_LIST, FIRED, GIVE_BACK, GRANT, LATE, LEASED, MOVED, ORPHANED, OVERLAP, QUEUED, REDRIVE, REDRIVE_AT, RETRY_WAIT, SCHEDULED,
-    SKIPPED, SNOOZED, SPARE, SUCCEEDED, SUPERSEDE, TOLD, List, Run, RunRows, blob_of, is_waiting,
+    FINISHED_LIST, FIRED, GIVE_BACK, GRANT, IN_LINE, LATE, LEASED, MOVED, ORPHANED, OVERLAP, QUEUED, REDRIVE, REDRIVE_AT, RETRY_WAIT,
+    SCHEDULED, SEND_BACK, SENT_BACK, SKIPPED, SNOOZED, SPARE, SUCCEEDED, SUPERSEDE, TOLD, Run,
 )
+from wheelsched._runrows cimport List, RunRows, blob_of
 
 import numpy as np
 
@@ -71,6 +72,7 @@ cdef class RunTable(RunRows):
             r.missed = missed[i]
             r.count = count[i]
             r.due_us = until[i]
+            self.see_occurrence(s)
             if state[i] == SKIPPED:
                 r.ended_us = at
                 r.queued_us = j.param_us  # the anchor that the range was counted with
@@ -85,37 +87,15 @@ cdef class RunTable(RunRows):
             if state[i] == QUEUED:
                 r.queued_us = at
                 self.push(self.line_of(r), s)
+            elif r.due_us < 0:
+                self.enter_line(s)
         return out
-
-    cdef uint32_t blocking(self, uint32_t job) noexcept nogil:
-        """Row of the job's oldest open run, one that a worker may have before one that waits; NONE without one.
-
-        The chain of a job is in another order after a restart: the answer must not depend on it.
-        """
-        cdef uint32_t s = self.jobs.job(job).first_run, best = NONE
-        cdef Run* r
-        cdef Run* b
-        while s != NONE:
-            r = self.run(s)
-            if QUEUED <= r.state <= RETRY_WAIT or is_waiting(r):
-                b = self.run(best) if best != NONE else NULL
-                if b == NULL or (b.state == SCHEDULED) > (r.state == SCHEDULED) or (
-                        (b.state == SCHEDULED) == (r.state == SCHEDULED) and
-                        (r.id_high < b.id_high or (r.id_high == b.id_high and r.id_low < b.id_low))):
-                    best = s
-            s = r.job_next
-        return best
 
     cdef uint32_t extend(self, uint32_t job, uint32_t blocking, uint8_t disposition, int64_t until, uint32_t count, int64_t at
                          ) except? 0xFFFFFFFE:
         """Lengthen the job's latest occurrence when it is a range that the same run blocks: its row. NONE when it isn't."""
-        cdef uint32_t s = self.jobs.job(job).first_run, latest = NONE
+        cdef uint32_t latest = self.latest_ended(job)
         cdef Run* r
-        while s != NONE:
-            r = self.run(s)
-            if r.trigger == BY_SCHEDULE and (latest == NONE or r.nominal_us > self.run(latest).nominal_us):
-                latest = s
-            s = r.job_next
         if latest == NONE:
             return NONE
         r = self.run(latest)
@@ -157,12 +137,16 @@ cdef class RunTable(RunRows):
             r.spec = spec[i]
             if trigger[i] == BY_SCHEDULE:
                 self.jobs.job(job[i]).fired += 1
+                self.see_occurrence(s)
             r.budget = self.specs[r.spec].attempts
             if due[i] < 0 and (trigger[i] == BY_BACKFILL or (trigger[i] == BY_ENQUEUE and state[i] == QUEUED)):
                 r.count = <uint32_t>(-1 - due[i])  # overlap.backfill_wait, or the group; kept when `due_us` is needed for retries
+            self.tally(s, 1)
             if state[i] == QUEUED:
                 r.queued_us = at
                 self.push(self.line_of(r), s)
+            elif r.due_us < 0:
+                self.enter_line(s)
         return out
 
     def wake(self, const uint32_t[::1] slots, int64_t at):
@@ -257,14 +241,36 @@ cdef class RunTable(RunRows):
         assert slots.shape[0] == due.shape[0]
         self.verify(slots, REDRIVE)
         for i in range(slots.shape[0]):
+            r = self.sent_back(slots[i], at)
             self.move(slots[i], REDRIVE_AT if due[i] > at else REDRIVE)
-            r = self.run(slots[i])
-            r.budget = min(0xFFFF, r.attempt + self.specs[r.spec].attempts)
-            r.queued_us = at
             if due[i] > at:
                 r.due_us = due[i]
             else:
                 self.push(self.line_of(r), slots[i])
+
+    def send_back(self, const uint32_t[::1] slots, const int64_t[::1] due, const uint32_t[::1] count, int64_t at):
+        """As `redrive`, and they wait for their turn: from now on (`due` negative), or from an instant on; `count` as of a backfill."""
+        cdef Py_ssize_t i
+        cdef Run* r
+        assert slots.shape[0] == due.shape[0] == count.shape[0]
+        self.verify(slots, SEND_BACK)
+        for i in range(slots.shape[0]):
+            assert self.run(slots[i]).trigger != BY_ENQUEUE, "an enqueued run waits for nobody"
+            r = self.sent_back(slots[i], at)
+            r.count = count[i]
+            self.move(slots[i], SEND_BACK)
+            r.due_us = due[i]
+            if due[i] < 0:
+                self.enter_line(slots[i])
+
+    cdef Run* sent_back(self, uint32_t slot, int64_t at) except NULL:
+        """A dead letter gets all its attempts anew."""
+        cdef Run* r = self.run(slot)
+        self.touch(slot)
+        r.flags |= SENT_BACK
+        r.budget = min(0xFFFF, r.attempt + self.specs[r.spec].attempts)
+        r.queued_us = at
+        return r
 
     def change(self, const uint32_t[::1] slots, uint8_t event, int64_t at):
         """Cancel or discard."""
@@ -321,6 +327,8 @@ cdef class RunTable(RunRows):
             assert self.live(slots[i]) and self.run(slots[i]).state == SCHEDULED
         for i in range(slots.shape[0]):
             self.touch(slots[i])
+            if self.run(slots[i]).list_id == IN_LINE:
+                self.leave_line(slots[i])
             self.run(slots[i]).due_us = due[i]
 
     def expire(self, const uint32_t[::1] slots, int64_t at, uint8_t reason=EXPIRED):
@@ -363,7 +371,9 @@ cdef class RunTable(RunRows):
         self.touch(s)
         self.jobs.touch(self.run(s).job)
         self.unlink(s)
+        self.forget_occurrence(s)
         self.unchain(s)
+        self.jobs.job(self.run(s).job).rows -= 1
         self.index_remove(s)
         self.release(s)
         return 0
@@ -384,17 +394,6 @@ cdef class RunTable(RunRows):
         cdef const uint8_t* p = <const uint8_t*>PyBytes_AS_STRING(ids)
         for i in range(n):
             slots[i] = self.lookup(_load64(p + 16 * i), _load64(p + 16 * i + 8))
-        return out
-
-    def exists(self, const uint32_t[::1] job, const int64_t[::1] nominal):
-        """uint8 array: 1 where a row for that job and nominal time is in the table."""
-        cdef Py_ssize_t n = job.shape[0], i
-        out = np.empty(n, np.uint8)
-        cdef uint8_t[::1] result = out
-        cdef Job* j
-        for i in range(n):
-            j = self.jobs.job(job[i])
-            result[i] = self.lookup((<uint64_t>(nominal[i] // 1000) << 16) | j.key_high, j.key_low) != NONE
         return out
 
     def held(self, bytes ids, const int64_t[::1] tokens):
@@ -489,12 +488,3 @@ cdef class RunTable(RunRows):
             _store64(p + 16 * i, self.run(slots[i]).id_high)
             _store64(p + 16 * i + 8, self.run(slots[i]).id_low)
         return out
-
-    def turns(self, const uint32_t[::1] slots):
-        """Rows of the jobs behind these runs that have runs waiting for a turn; each once: list of int."""
-        cdef Py_ssize_t i
-        seen = set()
-        for i in range(slots.shape[0]):
-            if self.jobs.job(self.run(slots[i]).job).waiting:
-                seen.add(self.run(slots[i]).job)
-        return sorted(seen)

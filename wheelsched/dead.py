@@ -1,7 +1,8 @@
 """Dead letters: list, redrive, discard; by ids, or all that a filter finds (see `sweeps`). Who dies meanwhile is left alone.
 
-A redrive with a rate spreads the runs over time: the first is queued at once, each further one waits in retry_wait for its instant. The
-waits are in the records: a restart goes on with them.
+What is sent back obeys its job's overlap policy: it is scheduled and waits for its turn, among the job's own runs and by nominal time. An
+enqueued run waits for nobody. A redrive with a rate spreads the runs over time: each but the first waits for its instant before. The waits
+are in the records: a restart goes on with them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from .arguments import done, text, whole
 from .checks import parse_rate
 from .errors import FailedPreconditionError, InvalidArgumentError
 from .globs import glob
-from .model import DELAY_MAX_US, FRAME_JOBS_MAX, GLOB_MAX, NEVER, Event, RunState, Trigger
+from .model import DELAY_MAX_US, FRAME_JOBS_MAX, GLOB_MAX, NEVER, Event, RunFlag, RunState, Trigger
 from .reads import DEAD_LIST
 from .retries import fits
 from .run_commands import parse_run_id, run_row
@@ -147,7 +148,8 @@ def _by_ids(engine: Engine, ids: Any) -> NDArray[np.uint32]:
     if not isinstance(ids, list) or len(ids) > FRAME_JOBS_MAX:
         raise InvalidArgumentError(f"ids: a list of at most {FRAME_JOBS_MAX} run ids is wanted")
     rows = np.array([run_row(engine, {"id": i}) for i in dict.fromkeys(parse_run_id(i).hex() for i in ids)], np.uint32)
-    if len(rows) and (engine.state.runs.gather(rows)["state"] != RunState.DEAD).any():
+    fields = engine.state.runs.gather(rows)
+    if ((fields["state"] != RunState.DEAD) | (fields["flags"] & RunFlag.DISCARDED > 0)).any():
         raise FailedPreconditionError("some of these runs are no dead letters")
     return rows
 
@@ -157,13 +159,25 @@ def _settle(engine: Engine, rows: NDArray[np.uint32], event: Event, spread: Spre
     if event == Event.DISCARD:
         engine.record("RUNS", {"at": now, "event": int(event), "run": rows})
         return
-    due = spread.take(len(rows), now)
-    engine.record("REDRIVE", {"at": now, "run": rows, "due": due})
-    later = due > now
-    if later.any():
-        engine.arm_retries(rows[later], due[later])
+    send_back(engine, rows, spread.take(len(rows), now))
+
+
+def send_back(engine: Engine, rows: NDArray[np.uint32], due: NDArray[np.int64], how: int | None = None) -> None:
+    """Send dead letters back: now, or where `due` is later then. `how` they wait for their turn, as of a backfill; None: as ever."""
+    now = engine.now.wall_us
     fields = engine.state.runs.gather(rows)
-    engine.backfilling.update(fields["job"][fields["trigger"] == Trigger.BACKFILL].tolist())
+    later, free = due > now, fields["trigger"] == Trigger.ENQUEUE
+    if free.any():
+        engine.record("REDRIVE", {"at": now, "run": np.ascontiguousarray(rows[free]), "due": due[free]})
+        engine.arm_retries(rows[free & later], due[free & later])
+    if not free.all():
+        count = np.where(fields["trigger"] == Trigger.BACKFILL, fields["count"], 0) if how is None else np.full(len(rows), how)
+        engine.record("SEND_BACK", {
+            "at": now, "run": np.ascontiguousarray(rows[~free]), "due": np.where(later, due, -1)[~free],
+            "count": np.ascontiguousarray(count[~free], np.uint32),
+        })
+        engine.arm_delayed(rows[~free & later], due[~free & later])
+        engine.look_at(np.unique(fields["job"][~free]))
 
 
 def page(engine: Engine, args: dict[str, Any]) -> dict[str, Any]:
@@ -192,4 +206,4 @@ def page(engine: Engine, args: dict[str, Any]) -> dict[str, Any]:
 
 VERBS: Final[dict[str, Callable[[Engine, Incoming], bytes]]] = {"redrive": redrive, "discard": discard}
 
-__all__ = ["VERBS", "page"]
+__all__ = ["VERBS", "page", "send_back"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from .jitter import jitter
-from .misfire import Catching, excluded_entries, ledger_rows, owed_after, plan, put_before
+from .misfire import PIECE, Catching, excluded_entries, ledger_rows, owed_after, plan, put_before
 from .model import MS, NEVER, Disposition, JobState, Reason, RunState, Trigger
 from .overlap import make_room, room_beside_backfill
 from .schedules import KIND_AFTER
@@ -41,6 +41,9 @@ def decide(engine: Engine, rows: NDArray[np.uint32]) -> None:
     for i in np.flatnonzero(_odd(engine, rows, jobs, nominal) & ~slow).tolist():
         more += _odd_one(engine, columns, jobs, i)
     for i in np.flatnonzero(slow).tolist():
+        if len(more) >= PIECE:  # enough for one turn
+            engine.arm_jobs(rows[i : i + 1], nominal[i : i + 1])
+            continue
         more += plan(engine, int(rows[i]), jobs[i], engine.missed_before_us, _catching(engine, int(spec[i]), int(nominal[i])))
     if more:  # first: an occurrence that an open run blocks may lengthen a range, but not over what a calendar excludes
         columns = put_before(more, columns, ~slow)
@@ -63,7 +66,7 @@ def _plain(engine: Engine, rows: NDArray[np.uint32], jobs: Any, nominal: NDArray
     policy, limit = specs.overlap[spec], specs.overlap_max[spec]
     waits = (busy > 0) & (((policy == OVERLAP_BUFFER) & (jobs["waiting"] < limit)) | (policy == OVERLAP_REPLACE))
     refused = ~waits & (busy > 0) & ((policy != OVERLAP_ALLOW) | (busy >= limit))
-    if engine.backfilling and refused.any():
+    if refused.any() and engine.state.runs.any_makes_up():
         for i in np.flatnonzero(refused).tolist():  # what makes up for the past takes no fresh occurrence away
             waits[i] = room_beside_backfill(engine, int(rows[i]), int(policy[i]), int(limit[i]))
         refused &= ~waits
@@ -198,6 +201,12 @@ def _one_row_each(engine: Engine, columns: dict[str, NDArray[Any]], planned: int
     Rules met in an order that nobody foresaw must not end in a record that can't be applied: the server would stop, at each start again.
     """
     job, nominal, state, until, count = (columns[name] for name in ("job", "nominal", "state", "until", "count"))
+    if not planned:
+        return
+    made = np.flatnonzero(state[:planned])
+    alone = len(set(zip(job[made].tolist(), nominal[made].tolist(), strict=True))) == len(made)
+    if alone and not engine.taken(job[made], nominal[made]).any():
+        return
     seen: set[tuple[int, int]] = set()
     for i in range(planned):
         while state[i]:

@@ -50,7 +50,6 @@ from .model import (
     US,
     JobState,
     RunState,
-    Trigger,
 )
 from .queues import Limits
 from .redact import Redaction
@@ -116,8 +115,6 @@ class Engine:
         self.durations: dict[str, tuple[int, float]] = {}  # task -> (runs measured, moving mean of their run times in microseconds)
         self.missed_before_us = now.wall_us
         self.held_span = (NEVER, NEVER)  # from when to when all triggering was held last
-        self.backfilling: set[int] = set()  # job rows that have open runs of a backfill
-        self.overdue: set[int] = set()  # job rows that have jittered or moved runs that wait for their turn
         self.alarms = Alarms(now.wall_us // MS)
         self.expiry = Expiry(now.wall_us // MS)
         self.limits = Limits(state, now.mono_us)
@@ -287,10 +284,7 @@ class Engine:
             self.delayed.add(runs[scheduled], ceil_ms(rows["due_us"][scheduled]))
             waiting = rows["state"] == RunState.RETRY_WAIT
             self.arm_retries(runs[waiting], self._at_most(rows[waiting]))
-            turns = (rows["state"] == RunState.SCHEDULED) & (rows["due_us"] < 0)
-            self._turns.update(rows["job"][turns].tolist())
-            backfill = (rows["trigger"] == Trigger.BACKFILL) & (rows["state"] <= RunState.RETRY_WAIT)
-            self.backfilling.update(rows["job"][backfill].tolist())
+            self._turns.update(self.state.runs.jobs_in_line())
             self.watch(runs)
 
     def arm_jobs(self, rows: NDArray[np.uint32], next_us: NDArray[np.int64]) -> None:
@@ -361,12 +355,10 @@ class Engine:
             taken |= np.fromiter((pair in blocked for pair in zip(rows.tolist(), nominal.tolist(), strict=True)), np.bool_, len(rows))
         return taken
 
-    def taken_between(self, row: int, first_us: int, last_us: int) -> set[int]:
-        """The nominal times of one job, within a span, that have their row already."""
-        fields = self.state.runs.gather(np.array(self.state.runs.of_job(row), np.uint32))
-        own = fields[fields["trigger"] <= Trigger.BACKFILL]["nominal_us"].tolist()
-        own += [at for job, at in self.state.meta.blocked if job == row]
-        return {at for at in own if first_us <= at <= last_us}
+    def taken_times(self, row: int, times: list[int]) -> set[int]:
+        """Those of a job's nominal times that have their row already."""
+        nominal = np.array(times, np.int64)
+        return set(nominal[self.taken(np.full(len(times), row, np.uint32), nominal)].tolist())
 
     # Expiries and turns
 
@@ -390,14 +382,14 @@ class Engine:
     def _without_waiting(self, rows: NDArray[np.uint32]) -> NDArray[np.uint32]:
         """The runs whose instant has come, without those of busy jobs: they get their turn later."""
         wait = overlap.must_wait(self, rows)
-        self.overdue.update(self.state.runs.gather(rows[wait])["job"].tolist())
+        if wait.any():
+            self.state.runs.stand(rows[wait])
+            self.look_at(self.state.runs.gather(rows[wait])["job"])
         return rows[~wait]
 
     def turn_of(self, rows: NDArray[np.uint32]) -> None:
         """Runs have ended: jobs that have others waiting for their turn, or that count from here, come to the next look."""
         self._turns.update(self.state.runs.turns(rows))
-        if self.overdue:
-            self._turns.update(self.overdue & set(self.state.runs.gather(rows)["job"].tolist()))
         if self.specs.any_after:
             jobs = np.unique(self.state.runs.gather(rows)["job"])
             self.look_at(jobs[self.specs.kind[self.state.jobs.gather(jobs)["spec"]] == KIND_AFTER])
@@ -432,6 +424,8 @@ class Engine:
 
     def _fold(self) -> None:
         rows = self.state.runs.peek(1, FOLD_ROWS)
+        for sweep in self.sweeps:
+            sweep.folded(self, rows)
         self.alarms.wheel.cancel(rows)
         self.expiry.wheel.cancel(rows)
         self.effects.history.append(self._pack_history(self.state, rows))

@@ -2,7 +2,8 @@
 
 Two kinds of durable names keep a call from running twice. An idempotency key is spent by its run for `key_ttl`, at least while the run is
 open. An identity (`unique`) is held by a run only while that is open: the same namespace, task and named fields make no second run
-meanwhile. A dead letter that is sent back holds its identity again, unless another run took it since. Both stand in one table.
+meanwhile. A dead letter that is sent back holds its identity again, beside another run that took it since; it is free when the last of
+them has ended. Both stand in one table.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from .definition import check_given
 from .errors import InvalidArgumentError, WheelschedError
 from .ids import job_key, other_run_id
 from .model import (
-    ACTIVE_STATES,
     FRAME_JOBS_MAX,
     INSTANT_MAX_US,
     KEY_MAX,
@@ -34,6 +34,7 @@ from .model import (
     parse_job_name,
 )
 from .put import alive, spec_number
+from .state_parts import IDENTITY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
     from .state_parts import Key
     from .turn import Incoming
 
-_UNIQUE: Final = b"unique\0"
-_MAY_HOLD: Final = frozenset({*ACTIVE_STATES, RunState.SCHEDULED, RunState.DEAD})
 _FAULTS_MAX: Final = 100
 
 
@@ -74,7 +73,7 @@ def identity(job: str, fields: Sequence[str], payload: bytes, wire: dict[str, An
     values = {"args": _sorted(msgpack.unpackb(payload, raw=False)[:2]) if "args" in fields else None}
     values |= {name: wire[name] for name in fields if name not in ("args", "task")}
     packed = msgpack.packb([job, sorted(fields), _sorted(values)], use_bin_type=True)
-    return _UNIQUE + blake2b(packed, digest_size=16, person=b"wheelsched.uniq").digest()
+    return IDENTITY + blake2b(packed, digest_size=16, person=b"wheelsched.uniq").digest()
 
 
 def _sorted(value: Any) -> Any:
@@ -93,11 +92,11 @@ def unique_fields(value: Any) -> tuple[str, ...]:
 
 
 def _holder(engine: Engine, key: bytes) -> bytes | None:
-    """The run that a name stands for now; an identity does only while that is open."""
+    """The run that a name stands for now; an identity does only while one that has it is open."""
     known = engine.state.keys.get(key)
-    if known is None or (key.startswith(_UNIQUE) and _state(engine, known.run_id) > RunState.RETRY_WAIT):
+    if known is None:
         return None
-    return known.run_id
+    return (known.holders(engine.state.runs)[:16] or None) if key.startswith(IDENTITY) else known.run_id
 
 
 def _state(engine: Engine, run_id: bytes) -> RunState:
@@ -108,8 +107,8 @@ def _state(engine: Engine, run_id: bytes) -> RunState:
 
 def is_over(engine: Engine, key: bytes, value: Key, elapsed_us: int) -> bool:
     """Whether a name may be forgotten: a key after its time, when its run is final too; an identity when no run may hold it again."""
-    if key.startswith(_UNIQUE):
-        return _state(engine, value.run_id) not in _MAY_HOLD
+    if key.startswith(IDENTITY):
+        return not value.holders(engine.state.runs, may=True)
     return value.at_us + KEY_TTL_US < elapsed_us and _state(engine, value.run_id) > RunState.RETRY_WAIT
 
 

@@ -198,6 +198,11 @@ def _redrive(f: dict[str, Any]) -> Told:
                 more=lambda i: {"reason": "redrive"} if now[i] else {"reason": "redrive", "next_us": int(f["due"][i])})
 
 
+def _send_back(f: dict[str, Any]) -> Told:
+    return Told(f["at"], *_all(len(f["run"]), "run.redriven", RunState.SCHEDULED), run=f["run"],
+                more=lambda i: {"reason": "redrive", **({"next_us": int(f["due"][i])} if f["due"][i] >= 0 else {})})
+
+
 def _supersede(f: dict[str, Any]) -> Told:
     def more(i: int) -> More:
         return {
@@ -261,6 +266,7 @@ _TELL: Final[dict[str, Callable[[dict[str, Any]], Told | None]]] = {
     "START": lambda f: _one("server.started", at=f["wall"], name=f["server"], count=f["generation"]),
     "DUE": _due, "ENQUEUE": _enqueue, "GRANT": _grant, "FINISH": _finish, "RUNS": _changed, "JOBS": _jobs, "RETIME": _retime,
     "SUPERSEDE": _supersede, "REARM": _rearm, "WITHDRAW": _withdraw, "EXCEPT": _except, "STALE": _stale, "REDRIVE": _redrive,
+    "SEND_BACK": _send_back,
     "WAKE": _runs("run.queued", RunState.QUEUED), "GIVE_BACK": _runs("run.queued", RunState.QUEUED, "given_back"),
     "LATE": _runs("run.late", 0), "ASK_CANCEL": _runs("run.cancelling", RunState.LEASED),
     "DELETED": _runs("run.cancelled", RunState.CANCELLED, "deleted"), "GROUP_END": _group_end,

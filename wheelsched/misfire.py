@@ -5,21 +5,22 @@
     all        every one runs, one after another in nominal order; at most `max`, the newest ones
     skip       none runs
 
+Of `all` there may be very many: a piece is decided in a turn, the oldest first, and the job stays due until all are.
 `window` drops what is older than that. What did not run is in the ledger as ranges (from, to, count). Catch-up runs stand in a ready line
 of their own, behind the fresh ones of their queue and priority.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from .model import NEVER, Disposition, JobState, Reason, RunState
+from .model import NEVER, Disposition, JobState, Reason, RunState, Trigger
 from .overlap import room_beside_backfill
 from .schedules import KIND_AFTER, KIND_AT
-from .spans import Entry, Span, changed_away, free_and_excluded, newest, split, without
+from .spans import Entry, Span, changed_away, free_and_excluded, newest, nth, split, times, without
 from .specs import OVERLAP_SKIP
 from .state import SKIP
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from .engine import Engine
 
+PIECE: Final = 2_048  # occurrences of one turn that make a run each
 SKIPPED: Final = {"state": RunState.SKIPPED, "missed": 0}
 _DTYPES: Final = {
     "job": np.uint32, "nominal": np.int64, "next": np.int64, "cursor": np.int64, "job_state": np.uint8, "state": np.uint8,
@@ -81,6 +83,8 @@ def plan(engine: Engine, job: int, fields: Any, before_us: int, catching: Catchi
     """Rows for the occurrences of one job from its next one up to (not with) `before_us`."""
     specs, spec, param, first = engine.specs, int(fields["spec"]), int(fields["param_us"]), int(fields["next_us"])
     owed = int(owed_after(engine, fields))
+    if catching.policy == "all":
+        before_us, catching = _piece(engine, spec, param, first, before_us, catching)
     begin = min(first, owed + 1) if specs.calendar[spec] else first
     spans, excluded = free_and_excluded(specs, spec, param, begin - 1, before_us - 1)
     entries = excluded_entries(engine, job, spec, param, excluded)
@@ -109,6 +113,19 @@ def plan(engine: Engine, job: int, fields: Any, before_us: int, catching: Catchi
     return rows
 
 
+def _piece(engine: Engine, spec: int, param: int, first: int, before_us: int, catching: Catching) -> tuple[int, Catching]:
+    """Up to where `all` is decided in this turn, and how."""
+    specs = engine.specs
+    since = first if catching.window_us is None else max(first, min(engine.now.wall_us - catching.window_us, before_us))
+    spans, _ = free_and_excluded(specs, spec, param, since - 1, before_us - 1)
+    total = sum(span.n for span in spans)
+    wanted = min(total, catching.max)
+    if wanted <= PIECE + 1:  # one that is left alone would be no catch-up any more
+        return before_us, catching
+    end = nth(specs, spec, param, spans, total - wanted + PIECE)
+    return end + 1, replace(catching, max=PIECE)
+
+
 def excluded_entries(engine: Engine, job: int, spec: int, param: int, spans: list[Span]) -> list[Entry]:
     """Ledger entries of what a calendar excludes, without what has a run all the same: moved before the calendar came."""
     if spans:
@@ -122,8 +139,22 @@ def _with_row(engine: Engine, job: int, spec: int, param: int, low: int, high: i
         at: to for (row, at), to in engine.state.exceptions.items()
         if row == job and low <= at <= high and engine.specs.one(spec, param, at - 1) == at
     }
-    has_row = {at for at, to in marked.items() if to != SKIP} | engine.taken_between(job, low, high)
+    has_row = {at for at, to in marked.items() if to != SKIP} | decided_between(engine, job, spec, param, low, high)
     return has_row, [at for at, to in marked.items() if to == SKIP and at not in has_row]
+
+
+def decided_between(engine: Engine, job: int, spec: int, param: int, low: int, high: int) -> set[int]:
+    """The occurrences of a span that have their row already: looked up one by one, or among the rows of the job if these are less."""
+    rows = int(engine.state.jobs.gather(np.array([job], np.uint32))["rows"][0])
+    count = engine.specs.counted(spec, param, low - 1, high)[0]
+    if not count or not (rows or engine.state.meta.blocked):
+        return set()
+    if count <= rows:
+        return engine.taken_times(job, list(times(engine.specs, spec, param, [Span(low, high, count)])))
+    fields = engine.state.runs.gather(np.array(engine.state.runs.of_job(job), np.uint32))
+    own = fields[fields["trigger"] <= Trigger.BACKFILL]["nominal_us"].tolist()
+    own += [at for row, at in engine.state.meta.blocked if row == job]
+    return {at for at in own if low <= at <= high}
 
 
 def _exceptions(engine: Engine, job: int, spec: int, param: int, spans: list[Span]) -> tuple[list[Span], list[Entry]]:
@@ -250,6 +281,6 @@ def plan_unattended(engine: Engine, row: int, fields: Any, catching: Catching) -
 
 
 __all__ = [
-    "SKIP_PAUSED", "Catching", "as_columns", "excluded_entries", "ledger_rows", "owed_after", "plan", "plan_unattended", "put_before",
-    "settle", "skip_unattended", "unsettled",
+    "PIECE", "SKIP_PAUSED", "Catching", "as_columns", "decided_between", "excluded_entries", "ledger_rows", "owed_after", "plan",
+    "plan_unattended", "put_before", "settle", "skip_unattended", "unsettled",
 ]

@@ -7,7 +7,7 @@ Lifecycle of a run, as data in `TRANSITIONS`:
 
     scheduled -> queued -> leased -> running -> succeeded
                    ^         |          |-----> retry_wait -> queued    (attempt failed, timed out or lost; attempts left)
-                   |         |          |-----> dead                    (attempts exhausted: dead letter; redrive -> queued | retry_wait)
+                   |         |          |-----> dead                    (attempts exhausted: dead letter; see REDRIVE, SEND_BACK)
                    +---------+                                          (proof that user code was not entered)
     scheduled | queued | retry_wait | leased | running -> cancelled
     scheduled -> skipped                                                 (it only waited, and another took its place)
@@ -114,6 +114,7 @@ class RunFlag:
     DISCARDED: Final = 2  # a dead letter that was given up
     LATE: Final = 4
     ORPHANED: Final = 8  # its job was deleted while a worker had it: this attempt is the last
+    SENT_BACK: Final = 16  # a person has sent it back
     TOLD: Final = 64  # a dead letter whose hooks were called
 
 
@@ -132,6 +133,7 @@ class Event(IntEnum):
     SUPERSEDE = 10  # a later occurrence or another definition takes the place of a run that only waited
     SPARE = 11  # the attempt ended and is not counted: it was snoozed, or ended with a batch handler that died
     REDRIVE_AT = 12  # as REDRIVE, at an instant: a bulk of dead letters is spread over time
+    SEND_BACK = 13  # as both, and it waits for its turn in its job
 
 
 TRANSITIONS: Final[dict[tuple[RunState, Event], RunState]] = {
@@ -150,6 +152,7 @@ TRANSITIONS: Final[dict[tuple[RunState, Event], RunState]] = {
     (RunState.RETRY_WAIT, Event.CANCEL): RunState.CANCELLED,
     (RunState.DEAD, Event.REDRIVE): RunState.QUEUED,
     (RunState.DEAD, Event.REDRIVE_AT): RunState.RETRY_WAIT,
+    (RunState.DEAD, Event.SEND_BACK): RunState.SCHEDULED,
     (RunState.DEAD, Event.DISCARD): RunState.DEAD,
 }
 

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from . import reads, records
+from ._runs import NO_ROW
 from .arguments import done
-from .errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, ResourceExhaustedError
+from .dead import send_back
+from .errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError
 from .ids import scheduled_run_id
 from .misfire import owed_after
-from .model import BACKFILL_MAX, MS, NEVER, Disposition, Event, JobState, RunState, Trigger
+from .model import BACKFILL_MAX, MS, NEVER, Disposition, JobState, RunFlag, RunState, Trigger, parse_job_name
 from .overlap import backfill_wait
 from .put import job_row
 from .schedules import KIND_AFTER, KIND_MANUAL
-from .spans import Span, free_and_excluded
+from .spans import Span, free_and_excluded, times
 from .state import AS_EVER, SKIP
+from .sweeps import PIECE, Sweep, join
 from .why import Clock, explain, instant_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -145,18 +150,8 @@ def _own_overlap(value: Any) -> int:
     return limit or OWN_LIMIT_MAX
 
 
-def _times(engine: Engine, spans: list[Span], spec: int, param: int) -> list[int]:
-    found = []
-    for span in spans:
-        at = span.first
-        while at <= span.last:
-            found.append(at)
-            at = engine.specs.one(spec, param, at)
-    return found
-
-
-def _range(engine: Engine, fields: Any, args: dict[str, Any]) -> list[int]:
-    """The nominal times that a backfill is about, checked."""
+def _range(engine: Engine, fields: Any, args: dict[str, Any]) -> list[Span]:
+    """What a backfill is about, checked."""
     since, until = instant_of(args, "since_us"), instant_of(args, "until_us")
     if until < since:
         raise InvalidArgumentError("until is before since")
@@ -173,44 +168,94 @@ def _range(engine: Engine, fields: Any, args: dict[str, Any]) -> list[int]:
     if total > BACKFILL_MAX:
         text = f"that range has {total:,} occurrences; one backfill makes at most {BACKFILL_MAX:,}: split the range"
         raise ResourceExhaustedError(text, count=total, limit=BACKFILL_MAX)
-    free, _ = free_and_excluded(engine.specs, spec, param, since - 1, until)
-    return _times(engine, free, spec, param)
+    return free_and_excluded(engine.specs, spec, param, since - 1, until)[0]
+
+
+@dataclass(slots=True)
+class BackfillSweep(Sweep):
+    """A backfill. What it makes waits for its turn from the first piece on."""
+
+    job: int
+    schedule: tuple[int, int]  # definition and anchor of the job, when it began
+    times: Iterator[int]
+    how: int  # see overlap.backfill_wait
+    failed: bool  # dead runs are sent back, too
+    have: set[int]  # nominal times that have a run in history
+    found: list[int] = field(default_factory=list, init=False)  # all nominal times
+    made: list[int] = field(default_factory=list, init=False)  # those that get a run
+
+    def piece(self, engine: Engine) -> bool:
+        """As in Sweep."""
+        state = engine.state
+        fields = state.jobs.gather(np.array([self.job], np.uint32))[0]
+        if fields["state"] == JobState.DELETED or (fields["spec"], fields["param_us"]) != self.schedule:
+            raise FailedPreconditionError(
+                f"the job was changed while its backfill was under way: {len(self.made)} runs are made; ask again for the others",
+                count=len(self.made),
+            )
+        piece = list(islice(self.times, PIECE))
+        times = [at for at in piece if at <= engine.now.wall_us]  # the clock may have gone back meanwhile
+        name = state.jobs.names(np.array([self.job], np.uint32))[0]
+        rows = state.runs.find(b"".join([scheduled_run_id(name, at) for at in times]))
+        there = np.flatnonzero(rows != NO_ROW)
+        f = state.runs.gather(rows[there])
+        runs = f["state"] != RunState.SKIPPED
+        have = self.have | {times[i] for i in there[runs].tolist()}
+        wanted = [at for at in times if at not in have]
+        dead = (f["state"] == RunState.DEAD) & (f["flags"] & RunFlag.DISCARDED == 0)
+        again = rows[there[dead]] if self.failed else rows[:0]
+        self.found += times
+        self.made += wanted
+        self.count += len(wanted) + len(again)
+        if not self.dry:
+            if wanted:
+                _make(engine, self.first, self.job, sorted(wanted), Trigger.BACKFILL, self.how)
+                engine.look_at(np.array([self.job], np.uint32))
+            if len(again):
+                again = state.runs.find(b"".join([scheduled_run_id(name, times[i]) for i in there[dead].tolist()]))
+                send_back(engine, again, np.full(len(again), engine.now.wall_us, np.int64), -1 - self.how)
+        return len(piece) == PIECE
+
+    def folded(self, engine: Engine, rows: NDArray[np.uint32]) -> None:
+        """As in Sweep."""
+        f = engine.state.runs.gather(rows)
+        mine = (f["job"] == self.job) & (f["trigger"] <= Trigger.BACKFILL) & (f["state"] != RunState.SKIPPED)
+        self.have.update(f["nominal_us"][mine].tolist())
+
+    def answer(self) -> dict[str, Any]:
+        """As in Sweep."""
+        name = self.first.request.args["name"]
+        times, made = sorted(self.found), sorted(self.made)
+        return {
+            "count": self.count, "existing": len(times) - self.count, "total": len(times), "first_us": times[0] if times else None,
+            "last_us": times[-1] if times else None,
+            "ids": [scheduled_run_id(parse_job_name(name).encode(), at).hex() for at in made[:IDS_MAX]],
+        }
 
 
 def backfill(engine: Engine, cmd: Incoming) -> bytes:
-    """Runs for past occurrences that have none. An existing run is never doubled; `failed` also sends dead ones back."""
+    """Runs for past occurrences that have none. An existing run is never doubled; `failed` also sends dead ones back.
+
+    A large one is made in pieces, one a turn; the answer comes after the last.
+    """
     args = cmd.request.args
+    if join(engine, cmd):
+        return b""
     only, dry, backwards = args.get("only") or "missing", args.get("dry_run", False), args.get("backwards", False)
     if only not in ("missing", "failed") or not isinstance(dry, bool) or not isinstance(backwards, bool):
         raise InvalidArgumentError("backfill: only is 'missing' or 'failed', dry_run and backwards are true or false")
     limit = _own_overlap(args.get("overlap"))
     row = job_row(engine, args)
     fields = engine.state.jobs.gather(np.array([row], np.uint32))[0]
-    if fields["state"] == JobState.DELETED:
-        raise NotFoundError("the job is deleted")
-    times = _range(engine, fields, args)
-    have = dict(cmd.found or {})
-    members = np.array(engine.state.runs.of_job(row), np.uint32)
-    f = engine.state.runs.gather(members)
-    mine = (f["trigger"] <= Trigger.BACKFILL) & (f["state"] != RunState.SKIPPED)
-    have |= dict(zip(f["nominal_us"][mine].tolist(), f["state"][mine].tolist(), strict=True))
-    wanted = [at for at in times if at not in have]
-    again = members[mine & (f["state"] == RunState.DEAD) & np.isin(f["nominal_us"], times)] if only == "failed" else members[:0]
-    name = engine.state.jobs.names(np.array([row], np.uint32))[0]
-    answer = {
-        "count": len(wanted) + len(again), "existing": len(times) - len(wanted) - len(again), "total": len(times),
-        "first_us": times[0] if times else None, "last_us": times[-1] if times else None,
-        "ids": [scheduled_run_id(name, at).hex() for at in wanted[:IDS_MAX]],
-    }
-    if not dry:
-        if wanted:
-            _make(engine, cmd, row, wanted, Trigger.BACKFILL, backfill_wait(limit, backwards=backwards))
-            engine.backfilling.add(row)
-            engine.look_at(np.array([row], np.uint32))
-        if len(again):
-            engine.record("RUNS", {"at": engine.now.wall_us, "event": int(Event.REDRIVE), "run": again})
-            engine.backfilling.add(row)
-    return done(engine, cmd, answer)
+    spans = _range(engine, fields, args)
+    schedule = int(fields["spec"]), int(fields["param_us"])
+    every, how = times(engine.specs, *schedule, spans, backwards=backwards), backfill_wait(limit, backwards=backwards)
+    sweep = BackfillSweep(cmd, dry, row, schedule, every, how, only == "failed", set(cmd.found or ()))
+    if sum(span.n for span in spans) > PIECE:
+        engine.sweeps.append(sweep)
+        return b""
+    sweep.piece(engine)
+    return done(engine, cmd, sweep.answer())
 
 
 VERBS: Final[dict[str, Callable[[Engine, Incoming], bytes]]] = {"skip": skip, "move": move, "backfill": backfill}

@@ -9,7 +9,10 @@
 A moved occurrence is in nobody's way before its instant, and then waits like another if the job is busy.
 
 Runs of a backfill wait behind the job's own. With a limit of their own (allow) they take no notice of other runs, nor others of them;
-without one they run one after another, as the job's own do.
+without one they run one after another, as the job's own do. A dead letter that is sent back waits for its turn among the job's own, by
+nominal time, whatever the policy: no later occurrence takes its place or ends it. Neither kind takes a fresh occurrence away: that waits.
+
+Who waits for a turn stands in a line of the job (see `_runturns`): a turn costs the same however many wait.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from .model import MS, NEVER, Disposition, Event, JobState, Reason, RunState, Trigger
+from ._runturns import APART, BACK, BEHIND, OWN
+from .model import MS, NEVER, Disposition, Event, JobState, Reason, RunFlag, RunState, Trigger
 from .schedules import KIND_AFTER
 from .specs import OVERLAP_ALLOW, OVERLAP_BUFFER, whole_ms
 
@@ -39,31 +43,44 @@ def _is_active(state: NDArray[np.uint8]) -> NDArray[np.bool_]:
     return np.asarray((state >= RunState.QUEUED) & (state <= RunState.RETRY_WAIT), np.bool_)
 
 
+def makes_up(fields: Any) -> NDArray[np.bool_]:
+    """Which runs make up for the past by a person's will: a backfill's, and those that were sent back."""
+    sent_back = (fields["flags"] & RunFlag.SENT_BACK > 0) & (fields["trigger"] != Trigger.ENQUEUE)
+    return np.asarray((fields["trigger"] == Trigger.BACKFILL) | sent_back, np.bool_)
+
+
 def room_beside_backfill(engine: Engine, row: int, policy: int, limit: int) -> bool:
-    """Whether a fresh occurrence that looks refused may wait for its turn: only runs of a backfill are in its way."""
-    if row not in engine.backfilling:
+    """Whether a fresh occurrence that looks refused may wait for its turn: only runs that make up for the past are in its way."""
+    waiting, active, _ = engine.state.runs.making_up(row)
+    if not waiting and not active:
         return False
-    fields = engine.state.runs.gather(np.array(engine.state.runs.of_job(row), np.uint32))
-    own = fields[(fields["trigger"] != Trigger.BACKFILL) & (fields["disposition"] != Disposition.MOVED)]
-    waiting, active = int((own["state"] == RunState.SCHEDULED).sum()), int(_is_active(own["state"]).sum())
+    fields = engine.state.jobs.gather(np.array([row], np.uint32))[0]
+    waiting, active = int(fields["waiting"]) - waiting, int(fields["active"]) - active
     if policy == OVERLAP_BUFFER:
         return waiting < limit
     return waiting + active < (limit if policy == OVERLAP_ALLOW else 1)
 
 
+def own_open(engine: Engine, row: int) -> tuple[NDArray[np.uint32], NDArray[Any]]:
+    """(rows, fields) of a job's open runs, without those that make up for the past."""
+    runs = engine.state.runs
+    rows = np.concatenate([runs.in_line(row, OWN), runs.chained(row, ended=False)])
+    fields = runs.gather(rows)
+    own = ~makes_up(fields)
+    return rows[own], fields[own]
+
+
 def make_room(engine: Engine, row: int, spec: int) -> int:
     """The new occurrence takes the place of what waits, and may end what is active. How many are folded into it."""
-    members = np.array(engine.state.runs.of_job(row), np.uint32)
-    fields = engine.state.runs.gather(members)
-    own = (fields["trigger"] != Trigger.BACKFILL) & (fields["state"] <= RunState.RETRY_WAIT)
-    waiting = own & (fields["state"] == RunState.SCHEDULED) & (fields["trigger"] == Trigger.SCHEDULE)
+    members, fields = own_open(engine, row)
+    waiting = (fields["state"] == RunState.SCHEDULED) & (fields["trigger"] == Trigger.SCHEDULE)
     waiting &= fields["disposition"] != Disposition.MOVED
     folded = int(waiting.sum() + fields["missed"][waiting].sum())
     if waiting.any():
         supersede(engine, members[waiting], Disposition.COALESCED, Reason.OVERLAP)
     policy = engine.state.specs[spec]["overlap"]["policy"]
     if policy in ENDS_OTHERS:
-        active = own & _is_active(fields["state"])
+        active = _is_active(fields["state"])
         leased = active & (fields["state"] == RunState.LEASED)
         if (active & ~leased).any():
             cancel_rows(engine, members[active & ~leased])
@@ -117,28 +134,26 @@ def supersede(engine: Engine, rows: NDArray[np.uint32], disposition: Disposition
 
 def take_turns(engine: Engine, jobs: list[int]) -> None:
     """What waits in jobs that have room now enters its ready line; after_completion learns its next time."""
-    woken: list[int] = []
-    idle: list[int] = []
-    for job in jobs:
-        members = np.array(engine.state.runs.of_job(job), np.uint32)
-        fields = engine.state.runs.gather(members)
-        woken += _woken(engine, job, members, fields)
-        if not (fields["state"] <= RunState.RETRY_WAIT).any():
-            idle.append(job)
-            engine.backfilling.discard(job)
-            engine.overdue.discard(job)
+    if not jobs:
+        return
+    rows = np.array(jobs, np.uint32)
+    fields = engine.state.jobs.gather(rows)
+    woken = [run for job, f in zip(jobs, fields, strict=True) for run in _woken(engine, job, f)]
     if woken:
         engine.record("WAKE", {"at": engine.now.wall_us, "run": np.array(woken, np.uint32)})
-    if idle and engine.specs.any_after:
-        after_completion(engine, np.array(idle, np.uint32))
+    if engine.specs.any_after:
+        idle = fields["active"] + fields["waiting"] == 0
+        if idle.any():
+            after_completion(engine, rows[idle])
 
 
 def must_wait(engine: Engine, rows: NDArray[np.uint32]) -> NDArray[np.bool_]:
-    """Which of these runs, whose instant has come, wait for their turn: jittered or moved occurrences of jobs that are busy meanwhile."""
+    """Which of these runs, whose instant has come, stand in line: of jobs that are busy meanwhile, or with a limit of their own."""
     fields = engine.state.runs.gather(rows)
     jobs = engine.state.jobs.gather(np.ascontiguousarray(fields["job"]))
     limit = np.where(engine.specs.overlap[jobs["spec"]] == OVERLAP_ALLOW, engine.specs.overlap_max[jobs["spec"]], 1)
-    own = np.flatnonzero(fields["trigger"] == Trigger.SCHEDULE)
+    again = makes_up(fields)
+    own = np.flatnonzero((fields["trigger"] == Trigger.SCHEDULE) | again)
     order = own[np.argsort(fields["job"][own], kind="stable")]
     job, place = fields["job"][order], np.arange(len(order))
     first = np.ones(len(order), np.bool_)
@@ -146,34 +161,44 @@ def must_wait(engine: Engine, rows: NDArray[np.uint32]) -> NDArray[np.bool_]:
     before = place - np.maximum.accumulate(np.where(first, place, 0))  # runs of the same job that come first
     wait = np.zeros(len(rows), np.bool_)
     wait[order] = jobs["active"][order] + before >= limit[order]
-    return wait
+    return wait | again
 
 
-def _woken(engine: Engine, job: int, members: NDArray[np.uint32], fields: Any) -> list[int]:
-    """Rows of one job that have their turn now: its own by nominal time, then those of a backfill in its direction."""
-    overdue = (fields["trigger"] == Trigger.SCHEDULE) & (fields["due_us"] <= engine.now.wall_us) & (engine.state.meta.held_us < 0)
-    waiting = np.flatnonzero((fields["state"] == RunState.SCHEDULED) & ((fields["due_us"] < 0) | overdue))
-    if not len(waiting):
+def _woken(engine: Engine, job: int, fields: Any) -> list[int]:
+    """Rows of one job that have their turn now: its own and those that were sent back by nominal time, then those of a backfill."""
+    runs, spec = engine.state.runs, int(fields["spec"])
+    lines = runs.lines_of(job)
+    if not lines:
         return []
-    backfill = fields["trigger"] == Trigger.BACKFILL
-    code = np.where(backfill, fields["count"].astype(np.int64), 0)  # of a backfill: its limit and direction
-    limits, backwards = code // 2, code % 2 == 1
-    active = _is_active(fields["state"])
-    apart = backfill & (limits > 0)
-    spec = int(engine.state.jobs.gather(np.array([job], np.uint32))["spec"][0])
-    room = (int(engine.specs.overlap_max[spec]) if engine.specs.overlap[spec] == OVERLAP_ALLOW else 1) - int((active & ~apart).sum())
-    beside = int((active & apart).sum())
-    order = np.lexsort((members[waiting], np.where(backwards, -1, 1)[waiting] * fields["nominal_us"][waiting], backfill[waiting]))
-    out = []
-    for i in waiting[order].tolist():
-        if apart[i]:
-            if beside < limits[i]:
-                beside += 1
-                out.append(int(members[i]))
-        elif room > 0:
-            room -= 1
-            out.append(int(members[i]))
+    beside = runs.making_up(job)[2]
+    room = (int(engine.specs.overlap_max[spec]) if engine.specs.overlap[spec] == OVERLAP_ALLOW else 1) - (int(fields["active"]) - beside)
+    out: list[int] = []
+    if room > 0:
+        heads = [*_heads(engine, job, OWN, room), *_heads(engine, job, BACK, room)]
+        heads.sort(key=lambda head: (head[0] < 0, *head))  # who is sent back newest first stands behind the job's own
+        out += [row for _, row in [*heads, *_heads(engine, job, BEHIND, room)][:room]]
+    for line in lines:
+        if line >= APART:
+            found = _heads(engine, job, line, max(0, line - APART - beside))
+            beside += len(found)
+            out += [row for _, row in found]
     return out
+
+
+def _heads(engine: Engine, job: int, line: int, n: int) -> list[tuple[int, int]]:
+    """The first n of a line: (place, row). One whose instant is to come again, as the clock went back or all triggering is held, waits
+    for that outside.
+    """
+    runs = engine.state.runs
+    while found := runs.heads(job, line, n):
+        rows = np.array([row for _, row in found], np.uint32)
+        due = runs.gather(rows)["due_us"]
+        early = due > engine.now.wall_us if engine.state.meta.held_us < 0 else due >= 0
+        if not early.any():
+            break
+        runs.step_out(rows[early])
+        engine.arm_delayed(rows[early], due[early])
+    return found
 
 
 def after_completion(engine: Engine, rows: NDArray[np.uint32]) -> None:
@@ -195,6 +220,6 @@ def after_completion(engine: Engine, rows: NDArray[np.uint32]) -> None:
 
 
 __all__ = [
-    "after_completion", "backfill_wait", "cancel_rows", "end_with_job", "make_room", "must_wait", "open_runs",
+    "after_completion", "backfill_wait", "cancel_rows", "end_with_job", "make_room", "makes_up", "must_wait", "open_runs", "own_open",
     "room_beside_backfill", "supersede", "take_turns",
 ]

@@ -73,7 +73,7 @@ answered as the first was and does nothing.
                until_us (of their end), payload (bool: a column more, the bin of the call), after, limit -> columns, after. In the order in
                which they died; a page may be empty and not the last
     redrive    rid, ids or a filter of `dead` (not all of it nil), rate (text as of a queue: the first is queued now, further ones wait for
-               their turns in retry_wait), limit (the oldest so many), dry_run (bool) -> count
+               their instants; what waits is scheduled, an enqueued run in retry_wait), limit (the oldest so many), dry_run (bool) -> count
     discard    rid, ids or a filter, limit, dry_run -> count
     stats      -> counters, lags, workers [{id, name, kind, leased, ready (it has said hello, and its lease isn't over)}], start_failure
                {text, tries} (workers of the server's own can't start; nil when all have), slow_starts [{worker, us}] (have not said hello

@@ -31,7 +31,7 @@ from .model import (
     display_name,
     parse_job_name,
 )
-from .overlap import supersede
+from .overlap import own_open, supersede
 from .retime import keep_zones
 from .schedules import KIND_AFTER, KIND_AT, KIND_EVERY, KIND_MANUAL, KIND_UNION
 from .specs import whole_ms
@@ -288,8 +288,7 @@ def replace_waiting(engine: Engine, cmd: Incoming, row: int, spec: int, param: i
             "at": engine.now.wall_us, "uid": cmd.uid, "job": np.full(len(gone), row, np.uint32), "nominal": np.array(gone, np.int64),
             "to": np.full(len(gone), AS_EVER, np.int64),
         })
-    members = np.array(engine.state.runs.of_job(row), np.uint32)
-    runs = engine.state.runs.gather(members)
+    members, runs = own_open(engine, row)
     waiting = (runs["state"] == RunState.SCHEDULED) & (runs["trigger"] == Trigger.SCHEDULE) & (runs["disposition"] == Disposition.FIRED)
     if waiting.any():
         supersede(engine, members[waiting], Disposition.SUPERSEDED, Reason.NONE)

@@ -209,6 +209,8 @@ _SCHEMA: Final = {
     "DELETED": (40, "at run* held*"),  # their job was deleted: `run` are cancelled, `held` go on with the attempt that a worker has
     "ELAPSED": (41, "at boot_us"),  # a look at the clocks: the wall clock, and how long the machine has been up, asleep or not
     "RENEW": (42, "at job*"),  # finished jobs that were put again as they are: their names are remembered anew
+    # dead letters that wait for their turn again: from now on (due < 0) or from an instant on; how, as `count` of a backfill's run
+    "SEND_BACK": (43, "at run* due* count*"),
 }
 KINDS: Final[dict[str, int]] = {name: number for name, (number, _) in _SCHEMA.items()}
 NAMES: Final[dict[int, str]] = {number: name for name, number in KINDS.items()}

@@ -112,7 +112,7 @@ class _Moved:
             entries, at = passed[key]
             if entries:
                 row, last = int(rows[i]), entries[-1].span.last
-                with_run = self.engine.taken_between(row, entries[0].span.first, last)  # moved by a person: it has its row
+                with_run = self.engine.taken_times(row, [e.span.first for e in entries])  # moved by a person: it has its row
                 state = JobState.FINISHED if at == NEVER else JobState.ACTIVE
                 common = {"job": row, "next": at, "cursor": last, "job_state": state}
                 planned += ledger_rows([e for e in entries if e.span.first not in with_run], common)

@@ -10,7 +10,7 @@ from . import protocol, reads, records
 from .arguments import done, text, whole
 from .errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from .ids import other_run_id
-from .model import KEY_MAX, NEVER, Disposition, RunState, Trigger, display_name
+from .model import KEY_MAX, NEVER, RunState, Trigger, display_name
 from .put import job_row
 
 if TYPE_CHECKING:
@@ -36,7 +36,9 @@ def trigger(engine: Engine, cmd: Incoming) -> bytes:
     if busy:
         policy = wire["overlap"]["policy"]
         if policy == "skip" or (policy == "allow" and busy >= engine.specs.overlap_max[int(fields["spec"])]):
-            blocking = _blocking(engine, row)
+            in_the_way = engine.state.runs.in_the_way(row)
+            assert in_the_way is not None, "a busy job has an open run"
+            blocking = engine.state.runs.text_id(in_the_way)
             shown = display_name(name.decode())
             raise FailedPreconditionError(f"job {shown} is busy with run {blocking} (overlap {policy})", run_id=blocking)
         if policy != "allow":
@@ -50,15 +52,9 @@ def trigger(engine: Engine, cmd: Incoming) -> bytes:
     })
     engine.counters["created"] += 1
     engine.watch(rows)
+    if due < 0:
+        engine.look_at(np.array([row], np.uint32))
     return done(engine, cmd, {**reads.run(engine.state, int(rows[0]), engine.running), "existing": False})
-
-
-def _blocking(engine: Engine, row: int) -> str:
-    members = np.array(engine.state.runs.of_job(row), np.uint32)
-    fields = engine.state.runs.gather(members)
-    waits_elsewhere = (fields["state"] == RunState.SCHEDULED) & (fields["disposition"] == Disposition.MOVED)
-    open_rows = members[(fields["state"] <= RunState.RETRY_WAIT) & ~waits_elsewhere]
-    return engine.state.runs.text_id(int(open_rows[-1]))
 
 
 def _known_key(engine: Engine, cmd: Incoming, scoped: bytes) -> bytes | None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .model import NEVER, Disposition, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from .specs import SpecTable
+
+
+STEPS_MAX: Final = 10_000
 
 
 class Span(NamedTuple):
@@ -88,6 +92,33 @@ def newest(specs: SpecTable, spec: int, param: int, spans: list[Span], most: int
             found.append(at)
             at = specs.before(spec, param, at)
     return found[::-1]
+
+
+def times(specs: SpecTable, spec: int, param: int, spans: list[Span], *, backwards: bool = False) -> Iterator[int]:
+    """The nominal times of spans, ascending or descending."""
+    for span in reversed(spans) if backwards else spans:
+        at = span.last if backwards else specs.one(spec, param, span.first - 1)
+        while span.first <= at <= span.last:
+            yield at
+            at = specs.before(spec, param, at) if backwards else specs.one(spec, param, at)
+
+
+def nth(specs: SpecTable, spec: int, param: int, spans: list[Span], n: int) -> int:
+    """The n-th nominal time of spans that have as many, counted from 1: stepped to if it is near, else found by halving."""
+    if n <= STEPS_MAX:
+        return next(islice(times(specs, spec, param, spans), n - 1, None))
+    for span in spans:
+        if n <= span.n:
+            low, high = span.first, span.last
+            while low < high:
+                middle = (low + high) // 2
+                if specs.counted(spec, param, span.first - 1, middle)[0] >= n:
+                    high = middle
+                else:
+                    low = middle + 1
+            return low
+        n -= span.n
+    raise AssertionError("the spans have fewer")
 
 
 def split(specs: SpecTable, spec: int, param: int, spans: list[Span], until: int) -> tuple[list[Span], list[Span]]:

@@ -23,7 +23,7 @@ from .ids import job_key
 from .model import TRANSITIONS, Disposition, JobState, Reason, RunFlag, RunState, Trigger, to_datetime
 from .records import decode
 from .state_attempts import AttemptRecords
-from .state_parts import Group, Key, Line, Meta, Worker, spec_bytes
+from .state_parts import IDENTITY, Group, Key, Line, Meta, Worker, spec_bytes
 from .touched import Touched
 from .trail import Trail
 
@@ -221,8 +221,15 @@ class State(AttemptRecords):
             first, last = (to_datetime(int(f["nominal"][i])) for i in (0, -1))
             self._touched(f, int(f["job"][0]), changes.BACKFILL, f"{len(rows)} runs, {first:{_STAMP}} to {last:{_STAMP}}")
         for i, key in f["key"]:
-            self.keys[key] = Key(f["id"][16 * i : 16 * i + 16], self.stamp(f["at"]))
+            self.keys[key] = Key(f["id"][16 * i : 16 * i + 16], self.stamp(f["at"]), self._may_hold(key))
         return rows
+
+    def _may_hold(self, key: bytes) -> bytes:
+        """Ids of the runs that have an identity or had it and may be sent back, when another one takes it."""
+        known = self.keys.get(key)
+        if known is None or not key.startswith(IDENTITY):
+            return b""
+        return known.holders(self.runs, may=True)
 
     def _group(self, f: dict[str, Any]) -> None:
         self.groups[f["number"]] = Group(f["run"], f["members"], f["succeeded"])
@@ -410,7 +417,7 @@ class State(AttemptRecords):
         self.elapsed.look(f["at"], f["boot_us"], self.meta.boot_id)
         if first:  # what an older program remembered by a wall clock that was ahead
             now = self.elapsed.us
-            self.keys = {key: Key(one.run_id, min(one.at_us, now)) for key, one in self.keys.items()}
+            self.keys = {key: Key(one.run_id, min(one.at_us, now), one.others) for key, one in self.keys.items()}
             self.replies = OrderedDict((rid, (min(at, now), reply)) for rid, (at, reply) in self.replies.items())
 
     def _renew(self, f: dict[str, Any]) -> None:

@@ -81,7 +81,16 @@ class AttemptRecords:
     def _redrive(self, f: dict[str, Any]) -> None:
         before = self.runs.gather(f["run"])
         self.runs.redrive(f["run"], f["due"], f["at"])
-        for slot, row in zip(f["run"].tolist(), before, strict=True):
+        self._keep_last(f["run"], before)
+
+    def _send_back(self, f: dict[str, Any]) -> None:
+        before = self.runs.gather(f["run"])
+        self.runs.send_back(f["run"], f["due"], f["count"], f["at"])
+        self._keep_last(f["run"], before)
+
+    def _keep_last(self, rows: NDArray[np.uint32], before: NDArray[Any]) -> None:
+        """The last attempt of dead letters that are sent back is one of those before."""
+        for slot, row in zip(rows.tolist(), before, strict=True):
             _, result, history = self.runs.blobs(slot)
             times = int(row["started_us"]), int(row["ended_us"])
             self.runs.set_history(slot, with_attempt(history, row, *times, int(row["outcome"]), result))

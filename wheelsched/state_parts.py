@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
+import numpy as np
+
+from ._runs import NO_ROW
+from .model import RunFlag, RunState
+
+if TYPE_CHECKING:
+    from ._runs import RunTable
+
+IDENTITY: Final = b"unique\0"  # what the name of an identity begins with
 
 
 class Line(NamedTuple):
@@ -34,10 +43,22 @@ class Worker:
 
 @dataclass(slots=True)
 class Key:
-    """A durable idempotency key."""
+    """A durable name of a run: an idempotency key, or an identity."""
 
     run_id: bytes
     at_us: int  # elapsed time
+    others: bytes = b""  # of an identity: ids, joined, of earlier runs that have it too, or may have it again when they are sent back
+
+    def holders(self, runs: RunTable, *, may: bool = False) -> bytes:
+        """Ids of the open runs among these, joined, the latest first; with `may` the dead letters too."""
+        ids = self.run_id + self.others
+        rows = runs.find(ids)
+        there = np.flatnonzero(rows != NO_ROW)
+        fields = runs.gather(np.ascontiguousarray(rows[there]))
+        keep = fields["state"] <= RunState.RETRY_WAIT
+        if may:
+            keep |= (fields["state"] == RunState.DEAD) & (fields["flags"] & RunFlag.DISCARDED == 0)
+        return b"".join([ids[16 * i : 16 * i + 16] for i in there[keep].tolist()])
 
 
 @dataclass(slots=True)
@@ -88,4 +109,4 @@ def ordered(value: Any) -> Any:
     return {k: ordered(value[k]) for k in sorted(value)} if isinstance(value, dict) else value
 
 
-__all__ = ["Group", "Key", "Line", "Meta", "Worker", "ordered", "spec_bytes"]
+__all__ = ["IDENTITY", "Group", "Key", "Line", "Meta", "Worker", "ordered", "spec_bytes"]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .touched import Touched
 
 VERSION: Final = 4
-READABLE: Final = frozenset({1, 2, 3, 4})  # 4 added elapsed time
+READABLE: Final = frozenset({1, 2, 3, 4})  # 4 added elapsed time, and further holders of identities
 ENTRIES_MAX: Final = 8_192  # of a piece: 2 ms
 
 
@@ -97,7 +97,8 @@ class Many(NamedTuple):
 
     def pieces(self, step_bytes: int) -> Iterator[bytes]:
         """Each begins with a letter that says what it has."""
-        yield from (b"K" + piece for piece in _packed(((key, one.run_id, one.at_us) for key, one in self.keys.items()), step_bytes))
+        keys = ((key, one.run_id, one.at_us, one.others) for key, one in self.keys.items())
+        yield from (b"K" + piece for piece in _packed(keys, step_bytes))
         yield from (b"A" + piece for piece in _packed(((rid, at, reply) for rid, (at, reply) in self.replies.items()), step_bytes))
         yield from (b"C" + piece for piece in _packed(self.checkpoints.items(), step_bytes))
         yield from (b"L" + piece for piece in _packed(((row, *left) for row, left in self.lasts.items()), step_bytes))
@@ -148,7 +149,7 @@ def load(state: State, pieces: Iterator[bytes]) -> None:
 def _load_many(state: State, letter: bytes, entries: list[list[Any]]) -> None:
     """A piece of `Many`; KeyError for a letter that is none of its."""
     if letter == b"K":
-        state.keys.update((key, Key(run_id, at)) for key, run_id, at in entries)
+        state.keys.update((key, Key(*parts)) for key, *parts in entries)  # those of versions before 4 have no others
     elif letter == b"A":
         state.replies.update((rid, (at, reply)) for rid, at, reply in entries)
     elif letter == b"C":

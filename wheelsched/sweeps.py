@@ -13,7 +13,7 @@ import numpy as np
 
 from . import protocol
 from .arguments import done
-from .errors import InvalidArgumentError
+from .errors import InvalidArgumentError, WheelschedError
 from .globs import glob
 from .model import display_name
 
@@ -39,8 +39,15 @@ class Sweep:
     again: list[Incoming] = field(default_factory=list, init=False)  # the same request, from other connections
 
     def piece(self, engine: Engine) -> bool:
-        """Do the next piece. False after the last one."""
+        """Do the next piece. False after the last one. A WheelschedError ends it, and is its answer."""
         raise NotImplementedError
+
+    def folded(self, engine: Engine, rows: NDArray[np.uint32]) -> None:
+        """These runs are about to leave the table for history."""
+
+    def answer(self) -> dict[str, Any]:
+        """After the last piece."""
+        return {"count": self.count}
 
 
 def join(engine: Engine, cmd: Incoming) -> bool:
@@ -55,13 +62,20 @@ def join(engine: Engine, cmd: Incoming) -> bool:
 def go_on(engine: Engine) -> None:
     """The next piece of the oldest sweep, and its answer after the last one."""
     sweep = engine.sweeps[0]
-    if not sweep.piece(engine):
+    try:
+        more = sweep.piece(engine)
+    except WheelschedError as e:
         engine.sweeps.pop(0)
-        answer = {"count": sweep.count}
-        first = protocol.encode_ok(sweep.first.request.id, answer) if sweep.dry else done(engine, sweep.first, answer)
-        engine.reply(sweep.first.conn, first)
-        for cmd in sweep.again:
-            engine.reply(cmd.conn, protocol.encode_ok(cmd.request.id, answer))
+        for cmd in (sweep.first, *sweep.again):
+            engine.reply(cmd.conn, protocol.encode_error(cmd.request.id, e))
+    else:
+        if not more:
+            engine.sweeps.pop(0)
+            answer = sweep.answer()
+            first = protocol.encode_ok(sweep.first.request.id, answer) if sweep.dry else done(engine, sweep.first, answer)
+            engine.reply(sweep.first.conn, first)
+            for cmd in sweep.again:
+                engine.reply(cmd.conn, protocol.encode_ok(cmd.request.id, answer))
     engine.effects.again |= bool(engine.sweeps)
 
 

@@ -103,7 +103,7 @@ class DeadVerbs:
     ) -> int:
         """Give dead letters all their attempts anew, by run ids or by the filters of `dead`: how many. Who dies meanwhile is left alone.
 
-        `rate` ("10/s", "5/m"): the first is queued now, each further one waits for its turn, in retry_wait; over restarts too. `limit`:
+        `rate` ("10/s", "5/m"): the first goes now, each further one waits for its instant; over restarts too. `limit`:
         the oldest so many only. `dry_run`: only count them.
         """
         given = {"match": match, "error": error, "task": task, "queue": queue, "namespace": namespace, "since": since, "until": until}

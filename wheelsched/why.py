@@ -15,8 +15,9 @@ import numpy as np
 from . import protocol, reads
 from .due import armed_us
 from .errors import InvalidArgumentError, NotFoundError
-from .misfire import owed_after
-from .model import INSTANT_MAX_US, NEVER, US, JobState, RunState, Trigger, display_name, format_duration
+from .ids import scheduled_run_id
+from .misfire import decided_between, owed_after
+from .model import INSTANT_MAX_US, NEVER, US, JobState, RunState, display_name, format_duration
 from .put import job_row
 from .retime import zones_of
 from .schedules import KIND_AFTER, KIND_MANUAL
@@ -112,11 +113,14 @@ def explain(engine: Engine, row: int, at: int, found: list[dict[str, Any]] | Non
 
 def _rows_at(engine: Engine, row: int, at: int) -> list[dict[str, Any]]:
     """What the run table has of an occurrence, oldest first."""
-    members = np.array(engine.state.runs.of_job(row)[::-1], np.uint32)
-    f = engine.state.runs.gather(members)
-    covers = (f["nominal_us"] == at) | ((f["state"] == RunState.SKIPPED) & (f["nominal_us"] <= at) & (f["due_us"] >= at))
-    hits = members[(f["trigger"] <= Trigger.BACKFILL) & covers]
-    return [reads.run(engine.state, int(i), engine.running) for i in hits]
+    runs = engine.state.runs
+    ended = np.ascontiguousarray(runs.chained(row, ended=True)[::-1])
+    f = runs.gather(ended)
+    hits = ended[(f["state"] == RunState.SKIPPED) & (f["nominal_us"] <= at) & (f["due_us"] >= at)].tolist()
+    own = engine.state.find_run(scheduled_run_id(engine.state.jobs.names(np.array([row], np.uint32))[0], at))
+    if own is not None and own not in hits:
+        hits.append(own)
+    return [reads.run(engine.state, i, engine.running) for i in hits]
 
 
 def _decided(run: dict[str, Any], name: str, at: int, clock: Clock) -> dict[str, Any]:
@@ -222,7 +226,7 @@ def _runs_before(engine: Engine, row: int, f: Any, at: int) -> int:
         return 0
     most = _COUNTED_CALENDAR_US if engine.specs.calendar[spec] else _COUNTED_US
     free, _ = free_and_excluded(engine.specs, spec, param, first - 1, min(at - 1, first + most))
-    marked = {to for job, to in engine.state.exceptions if job == row} | engine.taken_between(row, first, at - 1)
+    marked = {to for job, to in engine.state.exceptions if job == row} | decided_between(engine, row, spec, param, first, at - 1)
     inside = [to for to in marked if any(span.first <= to <= span.last for span in free)]
     return sum(span.n for span in free) - sum(engine.specs.one(spec, param, to - 1) == to for to in inside)
 
