@@ -83,7 +83,7 @@ class World:
         self.start_us = START_US if self.change_us is None else self.change_us - before
         self.wall_us, self.mono_us, self.boot = self.start_us, 1_000 * US, 1
         self.version = "z1"
-        self.config = SimpleNamespace(snapshot_bytes=self.rng.choice([2_000, 20_000, 2**40]), retention_us=2**60, data="sim")
+        self.config = SimpleNamespace(snapshot_bytes=self.rng.choice([2_000, 20_000, 2**40]), retention_us=2**60, data="sim", reserve_bytes=2**26)
         self.journal = MemoryJournal()
         self.judge = Judge(self.version)
         self.log: list[bytes] = []  # bodies of all durable records
