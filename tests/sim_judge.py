@@ -405,7 +405,7 @@ class Judge(Rules, ChainRules):
         """After the quiet: every owed occurrence has its disposition."""
         for name, job in self.jobs.items():
             if job.state == JobState.ACTIVE:
-                self.close(job, end_us, lazy=job.cursor)
+                self.close(job, max(end_us, job.cursor), lazy=job.cursor)  # other zone data may pass by what is still to come
             for at, kind in sorted(job.owed.items()):
                 n = job.cover[at] or job.runs[at]
                 assert n, f"{name}: occurrence {at} ({kind}) disappeared; {job.wire['schedule']}"

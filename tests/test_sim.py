@@ -34,6 +34,12 @@ def test_seeds(chunk):
             raise
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [893825732, 93105183])
+def test_seeds_that_were_red(seed):
+    simulate(seed, check_each=seed % 4 == 0)
+
+
 def test_the_same_seed_is_the_same_story():
     assert simulate(7) == simulate(7)
 
