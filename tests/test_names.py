@@ -7,21 +7,16 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 from engine_bench import CALL, Bench, ask_put
-from sim_definitions import TASKS
-from sim_world import US, World
+from sim_kept import DAY, KEYED, YEAR, Kept, at
+from sim_world import US
 
-from wheelsched import At, Call, Cron, Every, Job, Manual
+from wheelsched import At, Cron, Every, Job, Manual
 from wheelsched.cli.history_rows import history_rows
-from wheelsched.definition import given_from_api
 from wheelsched.doubles import doubled
-from wheelsched.model import to_datetime
-from wheelsched.protocol import encode_payload
 from wheelsched.records import Blobs
 
 START = datetime(2026, 3, 2, tzinfo=UTC)
 ONCE = At(START + timedelta(minutes=10))
-WORK = Call(TASKS[0])
-DAY, YEAR = 86_400, 365 * 86_400
 
 
 @pytest.fixture
@@ -43,71 +38,6 @@ def ran_once(b):
     work(b)
     assert [r.state for r in b.runs("once")] == ["succeeded"]
     assert not len(b.engine.state.runs)
-
-
-class Kept(World):
-    """A server's keeper with a retention, and a client; time goes in days."""
-
-    def __init__(self, retention_days=30):
-        super().__init__(1)
-        self.config.retention_us = self.engine.retention_us = retention_days * DAY * US
-        self.spawn("pool")
-        self.turn()
-
-    def boot_up(self, proofs=None):
-        super().boot_up(proofs)
-        self.engine.retention_us = min(self.config.retention_us, 2**60)
-
-    def turn(self):
-        for _ in range(3):
-            self.step()
-            self.sync()
-        for worker in self.workers:
-            while worker.held:
-                for _ in list(worker.held):
-                    self.enter(worker)
-                self.report(worker, picks=list(worker.held), outcome=1)
-                self.step()
-                self.sync()
-            if not worker.asking and worker.id:
-                self.lease(worker)
-        self.step()
-        self.sync()
-
-    def days(self, n):
-        for _ in range(round(n * 24)):
-            self.pass_time(3_600 * US)
-            self.turn()
-
-    def ask(self, verb, **args):
-        got = []
-        self.request(self.client, verb, {**args, "rid": self.rng.randbytes(16)}, got.append)
-        self.turn()
-        (reply,) = got
-        assert reply.error is None, reply.error
-        return reply.result
-
-    def put(self, name, schedule):
-        given, param = given_from_api(WORK, schedule, {})
-        return self.ask("put", name=name, given=given, param_us=param, payload=encode_payload((), {}))
-
-    def records(self):
-        """Of all runs: (job, nominal time, created)."""
-        rows, after = [], None
-        while True:
-            page = self.keeper.runs_page(self.engine.state, {"after": after}, self.engine.running)
-            columns = page["columns"]
-            rows += zip(*(columns[name] for name in ("job", "scheduled_us", "created_us")), strict=True) if columns else []
-            after = page["after"]
-            if after is None:
-                return rows
-
-    def doubled(self):
-        return doubled(self.engine.state, self.journal.history_blocks)
-
-
-def at(world, minutes=10):
-    return At(to_datetime(world.start_us + minutes * 60 * US))
 
 
 # S1: a name outlives its history
@@ -346,10 +276,9 @@ def test_s2_a_server_that_starts_with_a_wrong_clock_forgets_nothing(reboot, wron
     w = Kept()
     w.put("once", at(w))
     w.put("deleted", at(w))
-    key = {"given": given_from_api(WORK, None, {})[0], "payload": encode_payload((), {}), "key": "k", "namespace": "default"}
     w.days(1)
     w.ask("delete", name="deleted")
-    first = w.ask("enqueue", **key)
+    first = w.ask("enqueue", **KEYED)
     for stands in (US, 3_600 * US):
         w.crash(reboot=reboot, back_us=-wrong * US)
         w.spawn("pool")
@@ -361,7 +290,7 @@ def test_s2_a_server_that_starts_with_a_wrong_clock_forgets_nothing(reboot, wron
         w.set_back(wrong * US)
         w.inputs.append(w.clock_back())
         w.turn()
-        assert w.ask("enqueue", **key)["id"] == first["id"]
+        assert w.ask("enqueue", **KEYED)["id"] == first["id"]
         assert w.put("once", at(w))["result"] == "unchanged"
         assert w.put("deleted", at(w))["state"] == "finished"
         w.ask("delete", name="deleted")

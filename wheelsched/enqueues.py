@@ -109,7 +109,7 @@ def is_over(engine: Engine, key: bytes, value: Key, elapsed_us: int) -> bool:
     """Whether a name may be forgotten: a key after its time, when its run is final too; an identity when no run may hold it again."""
     if key.startswith(IDENTITY):
         return not value.holders(engine.state.runs, may=True)
-    return value.at_us + KEY_TTL_US < elapsed_us and _state(engine, value.run_id) > RunState.RETRY_WAIT
+    return engine.state.elapsed.read(value.at_us) + KEY_TTL_US < elapsed_us and _state(engine, value.run_id) > RunState.RETRY_WAIT
 
 
 # Making runs

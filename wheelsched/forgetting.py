@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from . import enqueues, records
-from .memory import LOOK_US, elapsed_us
+from .memory import LOOK_US, elapsed_us, look
 from .model import REQUEST_TTL_US, SERVER_UID, TOMBSTONE_US, US, JobState
 from .state import AS_EVER
 
@@ -31,9 +31,12 @@ DAY_US: Final = 86_400 * US
 def forget(engine: Engine) -> Iterator[None]:
     """Forget what is too old, a piece a turn, so that nothing waits for long."""
     state = engine.state
+    if state.elapsed.claims:  # one may count from now on: stamps are read with it then
+        look(engine)
     now = elapsed_us(engine) - LOOK_US  # stamps may be so much too early
     _marks(engine, now)
-    rids = [rid for rid, _ in takewhile(lambda item: item[1][0] + REQUEST_TTL_US < now, state.replies.items())]  # the oldest come first
+    over = takewhile(lambda item: state.elapsed.read(item[1][0]) + REQUEST_TTL_US < now, state.replies.items())  # the oldest come first
+    rids = [rid for rid, _ in over]
     names, nobody = list(state.keys), np.empty(0, np.uint32)
     for start in range(0, max(len(rids), len(names)), KEYS_MAX):
         known = [(key, state.keys[key]) for key in names[start : start + KEYS_MAX] if key in state.keys]
@@ -43,7 +46,7 @@ def forget(engine: Engine) -> Iterator[None]:
     start = 0
     while rows := state.jobs.slots(start, JOBS_MAX):
         start = rows[-1] + 1
-        _record(engine, [], [], _over(engine, np.array(rows, np.uint32)))
+        _record(engine, [], [], _over(engine, np.array(rows, np.uint32), now))
         if len(rows) == JOBS_MAX:
             yield
 
@@ -51,13 +54,14 @@ def forget(engine: Engine) -> Iterator[None]:
 def _marks(engine: Engine, now: int) -> None:
     """Marks of occurrences that no schedule had any more."""
     state, wall = engine.state, engine.now.wall_us
-    old = [pair for pair, past in state.past_us.items() if past + TOMBSTONE_US < now and pair[1] + TOMBSTONE_US < wall]
+    past_us = state.elapsed.read
+    old = [pair for pair, past in state.past_us.items() if past_us(past) + TOMBSTONE_US < now and pair[1] + TOMBSTONE_US < wall]
     if old:
         job, at = (np.array(column, dtype) for column, dtype in zip(zip(*old, strict=True), (np.uint32, np.int64), strict=True))
         engine.record("EXCEPT", {"at": wall, "uid": SERVER_UID, "job": job, "nominal": at, "to": np.full(len(old), AS_EVER, np.int64)})
 
 
-def _over(engine: Engine, jobs: NDArray[np.uint32]) -> NDArray[np.uint32]:
+def _over(engine: Engine, jobs: NDArray[np.uint32], now: int) -> NDArray[np.uint32]:
     """Which of these jobs are no more needed: not by a person, not by a row, not by history, not by a mark."""
     state = engine.state
     fields = state.jobs.gather(jobs)
@@ -65,11 +69,11 @@ def _over(engine: Engine, jobs: NDArray[np.uint32]) -> NDArray[np.uint32]:
     over &= fields["cursor_us"] + TOMBSTONE_US < engine.now.wall_us
     if not over.any():
         return jobs[:0]
-    since = (elapsed_us(engine) - LOOK_US - state.elapsed.begun_us) // US
-    changed, folded = state.touched.of(jobs)
+    begun, (changed, folded) = state.elapsed.begun_us, state.touched.of(jobs)
+    ages = [(now - state.elapsed.read(stamps * US + begun)) // US for stamps in (changed, folded)]
     kept = (engine.retention_us + DAY_US) // US  # a day longer than its history
-    over &= since - changed > np.where(folded == 0, 0, kept).clip(TOMBSTONE_US // US)
-    over &= (folded == 0) | (since - folded > kept)
+    over &= ages[0] > np.where(folded == 0, 0, kept).clip(TOMBSTONE_US // US)
+    over &= (folded == 0) | (ages[1] > kept)
     marked = [job for job, _ in state.exceptions]
     out: NDArray[np.uint32] = jobs[over & ~np.isin(jobs, marked)] if marked else jobs[over]
     return out

@@ -142,7 +142,7 @@ class Keeper:
         limit = now - self.config.retention_us
         drop = None
         for number, data in self.journal.history_blocks():
-            if made_us(data, self.state.elapsed.begun_us) >= limit:
+            if self.state.elapsed.read(made_us(data, self.state.elapsed.begun_us)) >= limit:
                 break
             drop = number + 1
         batch.drop_history = drop
