@@ -291,18 +291,6 @@ def test_limits(sim, monkeypatch):
     with pytest.raises(ResourceExhaustedError):
         sim.call(CLIENT, ("stage", frame(["d"])))
     assert sim.engine.staged[CLIENT] == {}  # the batch is given up
-    size = len(protocol.encode_payload((), {}))
-    monkeypatch.setattr(engine_apply, "STAGED_BYTES_MAX", 2 * size)
-    assert sim.call(CLIENT, ("stage", frame(["a", "b"]))) == {"staged": 2}
-    with pytest.raises(ResourceExhaustedError):
-        sim.call(CLIENT, ("stage", frame(["c"], batch=7)))
-    sim._step([Disconnect(CLIENT)])
-    monkeypatch.setattr(engine_apply, "BATCHES_MAX", 2)
-    monkeypatch.setattr(engine_apply, "STAGED_BYTES_MAX", 1_000)
-    for batch in (1, 2, 1):
-        sim.call(CLIENT, ("stage", frame(["a"], batch=batch)))
-    with pytest.raises(ResourceExhaustedError):
-        sim.call(CLIENT, ("stage", frame(["a"], batch=3)))
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,10 @@ from wheelsched import (
     current_run,
     groups,
 )
-from wheelsched.model import FRAME_JOBS_MAX, GROUP_MAX
+from wheelsched.model import FRAME_JOBS_MAX, GROUP_MAX, ROLES
 from wheelsched.protocol import decode_headers
 from wheelsched.records import decode
+from wheelsched.sessions import Waiter
 from wheelsched.state import State
 from wheelsched.testing import Simulator
 from wheelsched.turn import Disconnect
@@ -189,7 +190,7 @@ def test_a_group_that_did_not_succeed_calls_on_failure_once():
 
 def test_a_waiter_is_answered_when_the_group_is_cancelled():
     sim, group = made(1, when="succeeded")
-    sim.engine.waiters.setdefault(bytes.fromhex(group.run.id), []).append((77, 5, 2**62))
+    sim.engine.waiters.setdefault(bytes.fromhex(group.run.id), []).append(Waiter(77, 5, 2**62, frozenset(ROLES)))
     sim.client.cancel(group.ids[0])
     assert sim.engine.waiters == {}
 
@@ -324,11 +325,6 @@ def test_what_is_no_group_is_refused_and_nothing_made(monkeypatch):
     assert sim.call(1, ("group", args)) == first
     with pytest.raises(ResourceExhaustedError):
         sim.call(1, ("group", {**args, "rid": sim.rid(2)}))
-    monkeypatch.setattr(groups, "PARTS_BYTES_MAX", 10)
-    part = {"batch": 1, "given": [{"task": "t"}], "which": b"\0" * 16, "payload": [b"\x92\x90\x80"] * 4}
-    with pytest.raises(ResourceExhaustedError):
-        sim.call(1, ("group_part", part))
-    assert sim.engine.parts == {}
 
 
 async def again(socket):

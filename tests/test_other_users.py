@@ -65,7 +65,7 @@ def open_server(serving, short_tmp):
 
 
 def test_a_worker_of_another_user_works_when_the_socket_lets_it_in(open_server, as_nobody):
-    server = open_server()
+    server = open_server("--grant", f"worker={NOBODY}")
     with server.client() as ws:
         worker = as_nobody(server.socket)
         pid = ws.enqueue(Call("w.pid")).result(timeout=60)
@@ -85,8 +85,10 @@ def test_one_whom_the_socket_keeps_out_is_told_so(open_server, as_nobody):
         assert ws.stats()["workers"] == []
 
 
-def test_one_without_the_role_is_told_so(open_server, as_nobody):
-    server = open_server("--grant", "worker=root")
+@pytest.mark.parametrize("flags", [(), ("--grant", "worker=root")])
+def test_t5_one_without_the_role_is_told_so(open_server, as_nobody, flags):
+    """On a socket that others may open nobody has it but who is named."""
+    server = open_server(*flags)
     with server.client() as ws:
         worker = as_nobody(server.socket)
         _, said = worker.communicate(timeout=60)

@@ -244,6 +244,8 @@ def samples():
         ("ELAPSED", {"at": at, "boot_us": 7_200_000_000}),
         ("RENEW", {"at": at, "job": u4(1, 5, 7)}),
         ("SEND_BACK", {"at": at, "run": rows, "due": i8(-1, -1, at + 2), "count": u4(0, 5, 0)}),
+        ("WHOSE", {"id": 7, "uid": 1000, "proof": b"p" * 16}),
+        ("ANNOUNCED", {"at": at, "by": 1000, "tasks": {"t.a": {"queue": "q"}}, "free": ["t.b"], "gone": ["t.c"]}),
     ]
 
 

@@ -29,6 +29,9 @@ def test_the_grants_of_an_operator():
     own = os.geteuid()
     plain = Grants({})
     assert plain.roles(STRANGER, {STRANGER}) == {"admin", "worker"}
+    assert Grants({}, shared=True).roles(STRANGER, ()) == {"admin"}
+    assert Grants({"worker": ["54321"]}, shared=True).roles(STRANGER, ()) == {"admin", "worker"}
+    assert Grants({}, shared=True).roles(own, ()) == set(ROLES)
     assert plain.roles(own, ()) == plain.roles(0, ()) == set(ROLES)
     group = grp.getgrall()[-1]
     user = pwd.getpwnam("nobody")

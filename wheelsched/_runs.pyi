@@ -59,8 +59,8 @@ class RunTable(RunRows):
         """Forget the oldest finished rows."""
     def find(self, ids: bytes) -> NDArray[np.uint32]:
         """Rows of run ids of 16 bytes each; NO_ROW where there is none."""
-    def held(self, ids: bytes, tokens: NDArray[np.int64]) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
-        """(rows, verdict): 1 held under that token, 2 stale, 3 ended before under that very token."""
+    def held(self, ids: bytes, tokens: NDArray[np.int64], worker: int = 0) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
+        """(rows, verdict): 1 held under that token (by `worker`, unless 0), 2 stale, 3 ended before under it, 4 another's."""
     def peek(self, list_id: int, limit: int, behind: int = 0) -> NDArray[np.uint32]:
         """The first rows of a list; those alone that entered it behind a place."""
     def ready(self) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:

@@ -396,8 +396,8 @@ cdef class RunTable(RunRows):
             slots[i] = self.lookup(_load64(p + 16 * i), _load64(p + 16 * i + 8))
         return out
 
-    def held(self, bytes ids, const int64_t[::1] tokens):
-        """(rows, verdict) for completions: 1 held under that token, 2 stale, 3 ended before under that very token."""
+    def held(self, bytes ids, const int64_t[::1] tokens, uint32_t worker=0):
+        """(rows, verdict): 1 held under that token (by `worker`, unless 0), 2 stale, 3 ended before under it, 4 another's."""
         cdef Py_ssize_t n = tokens.shape[0], i
         assert len(ids) == 16 * n
         out = np.empty(n, np.uint32)
@@ -412,7 +412,7 @@ cdef class RunTable(RunRows):
             if s == NONE or self.run(s).token != tokens[i]:
                 v[i] = 2
             elif self.run(s).state == LEASED:
-                v[i] = 1
+                v[i] = 1 if worker == 0 or self.run(s).worker == worker else 4
             else:
                 v[i] = 3
         return out, verdict

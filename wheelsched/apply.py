@@ -23,6 +23,7 @@ from .definition import SERVER_KEYS
 from .errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError, WheelschedError
 from .globs import glob
 from .ids import job_key
+from .limits import check
 from .model import (
     CALENDARS_MAX,
     FRAME_JOBS_MAX,
@@ -54,6 +55,7 @@ from .put import (
     resolved_spec,
     so_long_past,
 )
+from .quotas import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,8 +66,6 @@ if TYPE_CHECKING:
     from .turn import Incoming
 
 STAGED_JOBS_MAX: Final = 200_000  # of one batch
-STAGED_BYTES_MAX: Final = 128 * 1024 * 1024  # payloads of all batches of all connections
-BATCHES_MAX: Final = 16  # of one connection
 FAULTS_MAX: Final = 1_000
 CHANGES_MAX: Final = 1_000
 _SHOWN_PAYLOAD_MAX: Final = 4_096  # larger ones are told by their size and a hash
@@ -102,7 +102,7 @@ class Staged:
 
     frames: list[Frame] = field(default_factory=list)
     jobs: int = 0
-    payload_bytes: int = 0
+    size: int = 0  # bytes
 
 
 @dataclass(slots=True)
@@ -125,18 +125,16 @@ def stage(engine: Engine, cmd: Incoming) -> bytes:
     number = whole(args, "batch", 0, 2**63 - 1, 0) or 0
     batches = engine.staged.setdefault(cmd.conn, {})
     batch = batches.pop(number, None) or Staged()
-    if len(batches) >= BATCHES_MAX:
-        raise ResourceExhaustedError(f"stage: {BATCHES_MAX} batches of this connection wait for their apply; apply them first")
+    engine.quotas.give("staged_bytes", cmd.conn, batch.size)
+    check("staged_batches", connection=len(batches) + 1)
     frame = _frame(args, batch.jobs)
-    size = sum(map(len, frame.payloads))
     if batch.jobs + len(frame.names) > STAGED_JOBS_MAX:
         raise ResourceExhaustedError(f"stage: at most {STAGED_JOBS_MAX:,} jobs are applied at once; split them by namespace")
-    held = sum(b.payload_bytes for conn in engine.staged.values() for b in conn.values())
-    if held + batch.payload_bytes + size > STAGED_BYTES_MAX:
-        raise ResourceExhaustedError(f"stage: {STAGED_BYTES_MAX} bytes of payloads are staged at most; split the jobs by namespace")
+    size = batch.size + size_of(args)
+    engine.quotas.take("staged_bytes", cmd, size)
     batch.frames.append(frame)
     batch.jobs += len(frame.names)
-    batch.payload_bytes += size
+    batch.size = size
     batches[number] = batch
     return protocol.encode_ok(cmd.request.id, {"staged": batch.jobs})
 
@@ -178,6 +176,7 @@ def apply(engine: Engine, cmd: Incoming, delete: Callable[[Engine, Incoming, NDA
     """
     args = cmd.request.args
     batch = engine.staged.get(cmd.conn, {}).pop(whole(args, "batch", 0, 2**63 - 1, 0) or 0, None) or Staged()
+    engine.quotas.give("staged_bytes", cmd.conn, batch.size)
     expected, dry, prune = whole(args, "jobs", 0, STAGED_JOBS_MAX, batch.jobs), args.get("dry_run", False), args.get("prune")
     if not isinstance(dry, bool):
         raise InvalidArgumentError("dry_run: true or false is wanted")

@@ -9,9 +9,11 @@ import numpy as np
 
 from . import protocol
 from .errors import InvalidArgumentError, PayloadError
+from .limits import check
 from .model import INSTANT_MAX_US, MS, NEVER, PAYLOAD_DEPTH_MAX, PAYLOAD_MAX
 from .payloads import RAW, too_deep
 from .redact import MARK, PACKED_MARK, mark_in
+from .rights import shown
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,10 +33,20 @@ def remembered(engine: Engine, cmd: Incoming) -> bytes | None:
     return None if seen is None else protocol.encode_ok(cmd.request.id, msgpack.unpackb(seen[1], raw=False))
 
 
+def check_room(engine: Engine, cmd: Incoming) -> None:
+    """ResourceExhaustedError when there is no room to remember the answer, or the keys, of a new request."""
+    engine.answers.check(cmd.uid, engine.now.mono_us)
+    key = cmd.request.args.get("key")
+    if key:
+        check("idempotency_keys", server=len(engine.state.keys) + (len(key) if isinstance(key, list) else 1))
+
+
 def done(engine: Engine, cmd: Incoming, result: Any) -> bytes:
     """Remember the answer of a mutating verb, then send it."""
+    result = shown(cmd.roles, result)
     reply = msgpack.packb(result, use_bin_type=True)
     engine.record("REPLY", {"at": engine.now.wall_us, "rid": cmd.request.args["rid"], "reply": reply})
+    engine.answers.add(cmd.uid, reply, engine.now.mono_us)
     return protocol.encode_ok(cmd.request.id, result)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack
 import numpy as np
 
-from . import protocol
+from . import holders, protocol
 from .arguments import check_value, column
 from .endings import end_attempts
 from .errors import InvalidArgumentError
@@ -59,7 +59,7 @@ def heartbeat(engine: Engine, cmd: Incoming) -> bytes:
     """Renew an external worker's lease; keep what its runs tell; say what it shall stop."""
     session = session_of(engine, cmd)
     told = _read(cmd.request.args)
-    rows, verdict = engine.state.runs.held(told.ids, told.token)
+    rows, verdict = holders.held(engine, session, told.ids, told.token)
     held = np.flatnonzero(verdict == 1)
     kept = [i for i in held.tolist() if i in told.checkpoints] if told.checkpoints else []
     if kept:
@@ -86,7 +86,7 @@ def answer_at_once(engine: Engine, cmd: Incoming, now: Now, undurable: Collectio
         told = _read(cmd.request.args)
     except InvalidArgumentError:
         return None
-    rows, verdict = engine.state.runs.held(told.ids, told.token)
+    rows, verdict = holders.held(engine, session, told.ids, told.token)
     if (verdict != 1).any():
         return None
     fields = engine.state.runs.gather(rows)

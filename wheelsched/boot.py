@@ -150,7 +150,7 @@ def _start(config: Config) -> Server:
     begun = time.monotonic()
     allowed = _allowed(config)
     allowed.check()
-    grants = Grants(dict(config.roles))
+    grants = Grants(dict(config.roles), shared=config.shared)
     with ExitStack() as undo:
         journal = LmdbJournal.open(config.data, map_size=config.map_size, reserve_bytes=config.reserve_bytes)
         undo.callback(journal.close)

@@ -53,6 +53,11 @@ class Config:
     sync_timeout_us: int = SYNC_TIMEOUT_US  # how long the disk may be before the server ends
     start_timeout_us: int = START_US  # how long a worker process has to come up
 
+    @property
+    def shared(self) -> bool:
+        """May others than the server's own user open the socket?"""
+        return bool(self.socket_mode & 0o077) or self.socket_group is not None
+
 
 _DURATIONS: Final = {
     "clock_offset": "clock_offset_us", "clock_check": "clock_check_us", "retention": "retention_us", "drain": "drain_us",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack
 import numpy as np
 
-from . import chains, protocol, retries
+from . import chains, holders, protocol, retries
 from .arguments import column
 from .errors import InvalidArgumentError
 from .misfire import skip_unattended
@@ -50,7 +50,7 @@ def finish(engine: Engine, cmd: Incoming) -> bytes:
     results, said = _read_results(args.get("result", []), n, outcome, foreign=session.kind == "external")
     if n and int(outcome.max()) == Outcome.SNOOZED and any(i not in said for i in np.flatnonzero(outcome == Outcome.SNOOZED).tolist()):
         raise InvalidArgumentError("finish: outcome 8 (snoozed) goes with snooze_us in its result: for how long")
-    rows, verdict = engine.state.runs.held(ids, token)
+    rows, verdict = holders.held(engine, session, ids, token)
     held = np.flatnonzero(verdict == 1)
     first = np.unique(rows[held], return_index=True)[1]  # the same completion twice in one frame counts once
     held = held[np.sort(first)]

@@ -52,6 +52,7 @@ from .model import (
     RunState,
 )
 from .queues import Limits
+from .quotas import Answers, Quotas
 from .redact import Redaction
 from .schedules import KIND_AFTER, ScheduleTable
 from .specs import TRIES, SpecTable
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
 
     from .apply import Staged
     from .cron import Zones
-    from .sessions import Seeker, Session
+    from .sessions import Seeker, Session, Waiter
     from .state import State
 
 NEVER_MS = 2**63 - 1
@@ -98,7 +99,7 @@ class Engine:
         self.sessions: dict[int, Session] = {}  # by connection
         self.retiring: set[int] = set()  # workers that get no more runs
         self.seekers: list[Seeker] = []  # lease requests that wait for runs
-        self.waiters: dict[bytes, list[tuple[int, int, int]]] = {}  # run id -> (connection, request id, monotonic deadline)
+        self.waiters: dict[bytes, list[Waiter]] = {}  # by run id
         self.waiters_due_us = NEVER  # not later than the first of these deadlines
         self.running = Live()  # which attempts have entered user code, as last seen, and what they told; not journaled
         self.gone: dict[int, int] = {}  # external worker without a connection -> monotonic end of its lease
@@ -111,6 +112,7 @@ class Engine:
         self.no_room = False  # the storage is exhausted: no run is started
         self.staged: dict[int, dict[int, Staged]] = {}  # by connection: frames that wait for `apply`
         self.parts: dict[int, groups.Parts] = {}  # by connection: members that wait for `group`
+        self.quotas, self.answers = Quotas(), Answers(state.replies.values())
         self.sweeps: list[sweeps.Sweep] = []  # commands on many runs that are under way
         self.durations: dict[str, tuple[int, float]] = {}  # task -> (runs measured, moving mean of their run times in microseconds)
         self.missed_before_us = now.wall_us
@@ -253,7 +255,11 @@ class Engine:
             handler = commands.VERBS.get(request.verb) or workers.VERBS.get(request.verb)
             if handler is None:
                 raise UnimplementedError(f"verb {request.verb[:40]!r} is not known; this server speaks version {protocol.VERSION}")
-            frame = arguments.remembered(self, item) if request.verb in protocol.MUTATING else None
+            frame = None
+            if request.verb in protocol.MUTATING:
+                frame = arguments.remembered(self, item)
+                if frame is None:
+                    arguments.check_room(self, item)
             if request.verb in history.NEEDED and self.effects.history:
                 item = replace(item, found=history.and_more(item.found, self.effects.history, request.verb, request.args))
             if frame is None:
@@ -443,8 +449,10 @@ class Engine:
         ids = self.state.runs.ids(rows)
         for i in [i for i in range(len(rows)) if ids[16 * i : 16 * i + 16] in self.waiters]:
             if self.state.runs.gather(rows[i : i + 1])["state"][0] > RunState.RETRY_WAIT:
-                for conn, request_id, _ in self.waiters.pop(ids[16 * i : 16 * i + 16], ()):
-                    self.reply(conn, protocol.encode_ok(request_id, reads.run(self.state, int(rows[i]), self.running)))
+                told = reads.run(self.state, int(rows[i]), self.running)
+                for waiter in self.waiters.pop(ids[16 * i : 16 * i + 16], ()):
+                    self.quotas.give("waits", waiter.conn)
+                    self.reply(waiter.conn, protocol.encode_ok(waiter.request_id, rights.shown(waiter.roles, told)))
 
 
 def ceil_ms(us: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -37,6 +37,8 @@ NOT_TOLD: Final = {
     "REPLY": "answers to requests, for those who ask again",
     "FORGET": "what is too old to be remembered",
     "ANNOUNCE": "the decorators' values, behind each worker.joined",
+    "ANNOUNCED": "the same",
+    "WHOSE": "a part of worker.joined that is nobody's business",
     "ZONES": "data; each job it moves is told as job.retimed",
     "TZDIFF": "a report; each job it moves is told as job.retimed",
     "TOLD": "changes of jobs go to history: they were told when they were made",

@@ -279,7 +279,7 @@ class Supervisor:
         again = [s for s in slot.unanswered.values() if s.verb in repeated or _keeps(s)] + slot.parked
         slot.unanswered, slot.parked = {}, []
         hello = {"version": protocol.VERSION, "role": "worker", "name": f"{self.name}-{slot.number}", "tasks": slot.tasks}
-        self._request(slot, Sent("hello", hello, 0, 0, 0))
+        self._request(slot, Sent("hello", hello | {"secret": slot.secret}, 0, 0, 0))
         for sent in again:
             self._request(slot, sent)
 
@@ -297,6 +297,10 @@ class Supervisor:
                 f"joined {self.path} as {numbers};"
                 f" {self.running}; queues: {', '.join(self.queues) or 'all'}; tasks: {told or 'none'}"
             )
+            ignored = {task for s in self.slots if s.hello is not None for task in s.hello.get("ignored", ())}
+            if ignored:
+                some = ", ".join(sorted(ignored)[:TOLD_MAX])
+                self.say(f"the options of these tasks are as workers of another user announced them, not as they are here: {some}")
 
     def _from_executor(self, slot: Slot, request: protocol.Request) -> None:
         worker, args = slot.executor.worker, request.args

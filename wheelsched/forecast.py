@@ -26,7 +26,7 @@ from .forecast_answer import HOUR_US, drain_us, peak_of, what_if
 from .forecast_lines import DELAYED, RETRY, Census, Window
 from .forecast_walk import UNLIMITED, WALK, Walk
 from .jitter import jitter
-from .model import MS, NEVER, US, display_name, format_duration
+from .model import GLOB_MAX, MS, NEVER, US, display_name, format_duration
 from .schedules import KIND_EVERY, KIND_UNION
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from .engine import Engine
 
+ARGUMENTS: Final = ("for_us", "bucket_us", "queue")
 BUCKETS_MAX: Final = 100_000
 FOR_MAX_US: Final = 31 * 24 * HOUR_US
 CELLS_MAX: Final = 1_000_000  # queues x buckets of one answer; the queues beyond are told as one
@@ -53,7 +54,7 @@ class Forecast:
 
     def __init__(self, engine: Engine, args: dict[str, Any], now_us: int) -> None:
         """InvalidArgumentError for a span, a bucket or a glob that can't be."""
-        span, bucket_us, queue = _checked(args)
+        span, bucket_us, queue = check_forecast(args)
         self._engine = engine
         from_us = now_us // bucket_us * bucket_us
         self.window = Window(now_us, from_us, bucket_us, -(-(now_us + span - from_us) // bucket_us))
@@ -347,9 +348,9 @@ def _up_to(end: NDArray[np.int64], first: NDArray[np.int64], every: NDArray[np.i
     return np.asarray(np.clip(-((first - end) // every), 0, n), np.int64)
 
 
-def _checked(args: dict[str, Any]) -> tuple[int, int, str | None]:
-    """Span and bucket in microseconds, and the glob."""
-    span, bucket, queue = args.get("for_us"), args.get("bucket_us"), args.get("queue")
+def check_forecast(args: dict[str, Any]) -> tuple[int, int, str | None]:
+    """Span and bucket in microseconds, and the glob. InvalidArgumentError."""
+    span, bucket, queue = (args.get(name) for name in ARGUMENTS)
     for name, value, high in (("span", span, FOR_MAX_US), ("bucket", bucket, 24 * HOUR_US)):
         if isinstance(value, bool) or not isinstance(value, int) or not US <= value <= high or value % US:
             raise InvalidArgumentError(f"forecast: the {name} is whole seconds from 1s to {format_duration(high)}, not {_told(value)}")
@@ -359,8 +360,8 @@ def _checked(args: dict[str, Any]) -> tuple[int, int, str | None]:
         raise InvalidArgumentError(f"forecast: a bucket of {format_duration(bucket)} is longer than the span of {format_duration(span)}")
     if span // bucket >= BUCKETS_MAX:
         raise InvalidArgumentError(f"forecast: {span // bucket:,} buckets; at most {BUCKETS_MAX:,} are told: take longer buckets")
-    if queue is not None and not isinstance(queue, str):
-        raise InvalidArgumentError("forecast: queue is a glob of names of queues")
+    if queue is not None and (not isinstance(queue, str) or len(queue) > GLOB_MAX):
+        raise InvalidArgumentError(f"forecast: queue is a glob of names of queues, of at most {GLOB_MAX} characters")
     return span, bucket, queue
 
 

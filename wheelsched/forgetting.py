@@ -81,6 +81,7 @@ def _over(engine: Engine, jobs: NDArray[np.uint32], now: int) -> NDArray[np.uint
 
 def _record(engine: Engine, rids: list[bytes], keys: list[bytes], jobs: NDArray[np.uint32]) -> None:
     if rids or keys or len(jobs):
+        engine.answers.forgot([engine.state.replies[rid][1] for rid in rids])
         engine.record("FORGET", {"rid": records.Blobs(rids), "key": records.Blobs(keys), "job": jobs})
 
 

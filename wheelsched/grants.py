@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 class Grants:
     """Role -> users and groups. The server's own user and root have every role."""
 
-    def __init__(self, roles: Mapping[str, Sequence[str]]) -> None:
-        """`roles`: names or numbers of users, of groups with a % before. ConfigError for those that there aren't on this machine."""
+    def __init__(self, roles: Mapping[str, Sequence[str]], *, shared: bool = False) -> None:
+        """`roles`: names or numbers of users, of groups with a % before. ConfigError for those that there aren't on this machine.
+        `shared`: others than the server's own user may open the socket; then `worker` is nobody's until somebody is named.
+        """
+        self._open = {role for role in OPEN_ROLES if not (shared and role == "worker")}
         self._users: dict[str, set[int]] = {}
         self._groups: dict[str, set[int]] = {}
         for role, names in roles.items():
@@ -33,7 +36,7 @@ class Grants:
 
     def _has(self, role: str, uid: int, gids: Collection[int]) -> bool:
         if role not in self._users:
-            return role in OPEN_ROLES
+            return role in self._open
         return uid in self._users[role] or not self._groups[role].isdisjoint(gids)
 
 

@@ -21,6 +21,7 @@ from .enqueues import Wanted, job_rows, resolved, scoped
 from .errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError, WheelschedError
 from .ids import other_run_id
 from .model import GROUP_MAX, KEY_MAX, NEVER, RunState, Trigger
+from .quotas import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from .turn import Incoming
 
 GROUPS_MAX: Final = 100_000  # that are open
-PARTS_BYTES_MAX: Final = 128 * 1024 * 1024  # payloads that wait for their `group`, of all connections
 WHEN: Final = ("finished", "succeeded")
 _FAULTS_MAX: Final = 100
 
@@ -52,12 +52,11 @@ class Parts:
     batch: int
     parts: list[Part] = field(default_factory=list)
     members: int = 0
-    payload_bytes: int = 0
+    size: int = 0  # bytes
 
     def add(self, part: Part) -> None:
         """Some more. InvalidArgumentError beyond the limit."""
         self.members += len(part.payloads)
-        self.payload_bytes += sum(map(len, part.payloads))
         if self.members > GROUP_MAX:
             raise InvalidArgumentError(f"group: {GROUP_MAX:,} members at most, not {self.members:,}")
         self.parts.append(part)
@@ -78,21 +77,30 @@ def _part(args: dict[str, Any]) -> Part:
 def group_part(engine: Engine, cmd: Incoming) -> bytes:
     """Keep members for `group`; a new batch takes the place of the one before."""
     number = whole(cmd.request.args, "batch", 0, 2**63 - 1, 0) or 0
-    kept = engine.parts.pop(cmd.conn, None)  # an error drops all of it
+    kept = _taken(engine, cmd)  # an error drops all of it
     if kept is None or kept.batch != number:
         kept = Parts(number)
     kept.add(_part(cmd.request.args))
-    if kept.payload_bytes + sum(parts.payload_bytes for parts in engine.parts.values()) > PARTS_BYTES_MAX:
-        raise ResourceExhaustedError("group: members of too many bytes wait for their group; make smaller groups, or repeat it later")
+    size = kept.size + size_of(cmd.request.args)
+    engine.quotas.take("staged_bytes", cmd, size)
+    kept.size = size
     engine.parts[cmd.conn] = kept
     return protocol.encode_ok(cmd.request.id, {"staged": kept.members})
+
+
+def _taken(engine: Engine, cmd: Incoming) -> Parts | None:
+    """What a connection has sent so far: it is not kept any more."""
+    kept = engine.parts.pop(cmd.conn, None)
+    if kept is not None:
+        engine.quotas.give("staged_bytes", cmd.conn, kept.size)
+    return kept
 
 
 def group(engine: Engine, cmd: Incoming) -> bytes:
     """Make the members and the run that waits for them, all or nothing."""
     args = cmd.request.args
     number = whole(args, "batch", 0, 2**63 - 1)
-    kept = engine.parts.pop(cmd.conn, None)
+    kept = _taken(engine, cmd)
     namespace, when = text(args, "namespace", 64, "default"), text(args, "when", 20, WHEN[0])
     if when not in WHEN:
         raise InvalidArgumentError(f"when: {when!r} is not one of {', '.join(WHEN)}")

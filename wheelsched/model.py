@@ -213,7 +213,7 @@ class Reason(IntEnum):
 HOOKS: Final = ("on_success", "on_failure", "on_dead")  # names of jobs to trigger when a run ends
 BUILTIN_FLAGS: Final = {"command": "--allow-commands", "http": "--allow-http"}  # built-in tasks, and what lets a worker serve them
 ROLES: Final = ("command", "http", "admin", "worker")
-OPEN_ROLES: Final = ("admin", "worker")  # everybody's, until the operator names somebody
+OPEN_ROLES: Final = ("admin", "worker")  # everybody's, until the operator names somebody; `worker` not on a shared socket
 OVERLAPS: Final = ("skip", "allow", "buffer_one", "buffer_latest", "buffer_all", "cancel_other", "kill_other")
 UNIQUE_FIELDS: Final = ("task", "args", "queue", "concurrency_key")  # of an enqueued run, what may make its identity
 CATCHUPS: Final = ("latest", "earliest", "all", "skip")

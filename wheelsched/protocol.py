@@ -15,7 +15,9 @@ answered with an error of id 0 and the connection is closed. A connection begins
 and limits by it.
 
 The server knows its peer's user and groups by the socket. `given` with the task `command` or `http` needs the role of that name; hold,
-release, queue_set, queue_pause, queue_resume and queue_purge need `admin`, a worker's hello `worker`: permission_denied otherwise.
+release, queue_set, queue_pause, queue_resume and queue_purge need `admin`, a worker's hello `worker`, and with the task `command` or `http`
+the role of that name too: permission_denied otherwise. Fencing tokens are shown to those alone who have all four roles, as the server's own
+user has: to others each `token` of a run is nil, and 0 in events.
 
 Codes: invalid_argument not_found already_exists failed_precondition permission_denied resource_exhausted storage_full
 unavailable deadline_exceeded fenced unimplemented internal.
@@ -36,9 +38,11 @@ one behind a group: {"cause": {reason "group", group (id of that run), members, 
 Every mutating request carries `rid`, a client-made bin of 16 bytes that is remembered durably for 10 minutes: a repeat is
 answered as the first was and does nothing.
 
-    hello      version, role ("client" or "worker"), name; a worker: tasks {task: options its decorator gave}
+    hello      version, role ("client" or "worker"), name; a worker: tasks {task: options its decorator gave}, secret (a bin of 16 to 64
+               random bytes that it makes at its start, or nil)
                -> version, server, instance (bin, new at each start), generation, clock_offset_us, worker (its id, for workers),
-               lease_us, heartbeat_us
+               lease_us, heartbeat_us, ignored (left out when empty: tasks whose options are not taken, since the server's own workers or
+               those of another user announced others; the first 100)
     put        rid, name, given, param_us, payload, paused (bool), note, version (int or nil: compare-and-set)
                -> a job, with "result", and "said" when there is more to know. A version that is not the job's: already_exists
     put_many   rid, given [maps], names [texts], which (u32 column: row of `given`), param_us (i64 column), payload [bins]
@@ -223,9 +227,12 @@ Workers:
                one. An output is shown while the attempt lasts, and kept when it ends without a completion; else that has all of it,
                again. `cancel`: runs to be ended. `stale`: rows whose lease is over, nothing of which was kept: stop them at once.
 
-The token is the fencing token of the lease. A completion counts only for the (run id, token) that holds the lease; any other is
-`stale`, and the first 10 of a run are kept with it; the same completion sent again is answered as the first was. A worker that was
-silent for longer than its lease holds nothing any more; on the same connection it may go on at once: its heartbeats and completions
+The token is the fencing token of the lease. A completion counts only for the (run id, token) that holds the lease, and only from the
+connection that it was granted to, or, when that is gone, from one of the same user whose hello had the same secret. A worker that tells
+no secret goes on by its user alone. From anybody else the same is `stale` and changes nothing, and so is a heartbeat, with its
+checkpoint. Any other completion is `stale` too, and the first 10 of a run are kept with it; the same
+completion sent again is answered as the first was. A worker that was silent for longer than its lease holds
+nothing any more; on the same connection it may go on at once: its heartbeats and completions
 tell it what is stale, and a lease request that it had open was answered with n = 0. A worker executes the rows of a batch in token
 order unless it has several executors.
 
@@ -246,8 +253,9 @@ text 4,096 characters, of a value what they leave of 208 KiB. A run whose code r
 is longer, or that can't be brought into MessagePack, is left out, and left_out {type, bytes (nil: not known), why} says so in its place.
 Do that yourself where a frame would be too long; else the server cuts what is longer, and puts the mark in place of a value that is too
 long or that no payload can hold (a map whose keys are no texts, say).
-Connection lost: connect again, say hello, beat with what is held, and send every `finish` that was not answered once more. The
-leases go on meanwhile for `lease_us`, also when the server was started anew; that the worker has another id now does not matter.
+Connection lost: connect again, say hello with the same secret, beat with what is held, and send every `finish` that was not answered
+once more. The leases go on meanwhile for `lease_us`, also when the server was started anew; that the worker has another id now does
+not matter.
 Errors: `unavailable`, `storage_full`, `resource_exhausted`: the same again, later. Any other code is a fault of the worker.
 Orderly end: finish the runs that were entered, hand back the others with outcome 7 (also those that come with a `lease` that was
 still to be answered, so its wait is best short), wait for the verdicts, close.

@@ -211,6 +211,8 @@ _SCHEMA: Final = {
     "RENEW": (42, "at job*"),  # finished jobs that were put again as they are: their names are remembered anew
     # dead letters that wait for their turn again: from now on (due < 0) or from an instant on; how, as `count` of a backfill's run
     "SEND_BACK": (43, "at run* due* count*"),
+    "WHOSE": (44, "id uid proof"),  # of an external worker: whose it is, and by what it is known again
+    "ANNOUNCED": (45, "at by tasks free gone"),  # as ANNOUNCE, which older versions wrote
 }
 KINDS: Final[dict[str, int]] = {name: number for name, (number, _) in _SCHEMA.items()}
 NAMES: Final[dict[int, str]] = {number: name for name, number in KINDS.items()}

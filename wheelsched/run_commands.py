@@ -12,6 +12,8 @@ from .errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from .ids import other_run_id
 from .model import KEY_MAX, NEVER, RunState, Trigger, display_name
 from .put import job_row
+from .rights import shown
+from .sessions import Waiter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,10 +91,11 @@ def wait(engine: Engine, cmd: Incoming) -> bytes:
     run_id = parse_run_id(cmd.request.args.get("id"))
     row = run_row(engine, cmd.request.args)
     if engine.state.runs.gather(np.array([row], np.uint32))["state"][0] > RunState.RETRY_WAIT:
-        return protocol.encode_ok(cmd.request.id, reads.run(engine.state, row, engine.running))
+        return protocol.encode_ok(cmd.request.id, shown(cmd.roles, reads.run(engine.state, row, engine.running)))
     limit = whole(cmd.request.args, "timeout_us", 0, 2**62, 2**62) or 0
     deadline = engine.now.mono_us + limit
-    engine.waiters.setdefault(run_id, []).append((cmd.conn, cmd.request.id, deadline))
+    engine.quotas.take("waits", cmd)
+    engine.waiters.setdefault(run_id, []).append(Waiter(cmd.conn, cmd.request.id, deadline, cmd.roles))
     engine.waiters_due_us = min(engine.waiters_due_us, deadline)
     return b""
 
@@ -101,16 +104,18 @@ def expire_waiters(engine: Engine) -> None:
     """Answer waits whose time is over with the run as it stands. They are looked through when the first may be due, not each turn."""
     if engine.now.mono_us < engine.waiters_due_us:
         return
-    for run_id in [r for r, waiting in engine.waiters.items() if any(w[2] <= engine.now.mono_us for w in waiting)]:
+    for run_id in [r for r, waiting in engine.waiters.items() if any(w.deadline_us <= engine.now.mono_us for w in waiting)]:
         keep = []
-        for conn, request_id, deadline in engine.waiters.pop(run_id):
-            if deadline > engine.now.mono_us:
-                keep.append((conn, request_id, deadline))
+        for waiter in engine.waiters.pop(run_id):
+            if waiter.deadline_us > engine.now.mono_us:
+                keep.append(waiter)
             else:
-                engine.reply(conn, protocol.encode_ok(request_id, reads.run_or_stub(engine, run_id)))
+                engine.quotas.give("waits", waiter.conn)
+                told = shown(waiter.roles, reads.run_or_stub(engine, run_id))
+                engine.reply(waiter.conn, protocol.encode_ok(waiter.request_id, told))
         if keep:
             engine.waiters[run_id] = keep
-    engine.waiters_due_us = min((deadline for waiting in engine.waiters.values() for _, _, deadline in waiting), default=NEVER)
+    engine.waiters_due_us = min((w.deadline_us for waiting in engine.waiters.values() for w in waiting), default=NEVER)
 
 
 VERBS: Final[dict[str, Callable[[Engine, Incoming], bytes]]] = {"trigger": trigger, "wait": wait}

@@ -14,11 +14,12 @@ import time
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from . import dead, protocol, reads, sessions, waiting
+from . import dead, protocol, reads, rights, sessions, waiting
 from .beats import answer_at_once
 from .clock import Clock, WallTimer
 from .connections import READ_BYTES, Connection
-from .errors import InternalError, StorageFullError, UnavailableError, WheelschedError
+from .errors import InternalError, ResourceExhaustedError, StorageFullError, UnavailableError, WheelschedError
+from .headroom import Headroom
 from .history import NEEDED
 from .intake import Intake
 from .lags import Histogram
@@ -41,11 +42,13 @@ if TYPE_CHECKING:
     from .listener import Listener
     from .pool import Pool
 
+EXIT_MEMORY: Final = 71
 EXIT_CONFIG: Final = 78  # the tasks can't be imported
 EXIT_STORAGE: Final = 70
 _CALMING: Final = frozenset({  # taken on a full disk too: they need little and stop more
     "hold", "pause", "delete", "cancel", "cancel_many", "discard", "queue_pause", "queue_purge",
 })
+_GROWING: Final = MUTATING - _CALMING - {"release", "queue_resume", "calendar_delete"} | {"stage", "group_part"}
 _LOOKED_UP: Final = frozenset({"run", "runs", "stats", "jobs", "dead"})
 
 
@@ -64,6 +67,7 @@ class Server:
         self.listener = listener
         self.clock = clock
         self.timer = WallTimer()
+        self.headroom = Headroom()
         self.peers = Peers(listener, grants, config.workers, self._log)
         self.intake = Intake()
         self.pool_connections: dict[int, int] = {}  # worker -> connection number
@@ -97,9 +101,13 @@ class Server:
             self.peers.watch(self.listener.notes)
         for _ in range(self.config.workers):
             self._spawn()
-        while not self._finished():
-            self._turn()
-        self._stop()
+        try:
+            while not self._finished():
+                self._turn()
+            self._stop()
+        except MemoryError:  # what was decided last may be half done: as after a failed commit, restart is the repair
+            self._log("out of memory: the server ends here; what it acknowledged is on disk. Give it more memory, and start it again")
+            return EXIT_MEMORY
         return self.exit_code
 
     def _signal(self, *_: Any) -> None:
@@ -210,7 +218,7 @@ class Server:
         self.reload.step(list(self.pool_connections), stopping=bool(self.stopping))
         effects = engine.step(now, inputs)
         for connection, request in lookups:
-            effects.replies.append((connection.number, self._look_up(request)))
+            effects.replies.append((connection.number, self._look_up(request, connection.roles)))
         if self.forecasts:
             effects.replies += self.forecasts.piece(now.wall_us, self._refusal("") if self.stopping else None)
         self.again = effects.again or bool(self.forecasts) or self.reload.arrived
@@ -251,18 +259,22 @@ class Server:
         """One request whose turn it is, to whoever answers it."""
         verb, engine = request.verb, self.engine
         if verb == "events":
-            frame = self.readers.add(connection.number, request, self.now.mono_us)
+            frame = self.readers.add(connection.number, request, self.now.mono_us, connection.roles, connection.uid)
             if frame is not None:
                 engine.reply(connection.number, frame)
         elif verb == "reload":
             self.reload.ask(Incoming(connection.number, request, connection.uid, None, connection.roles))
         elif verb == "forecast":
-            self.forecasts.add(connection.number, request)
+            frame = self.forecasts.add(connection.number, request, connection.uid)
+            if frame is not None:
+                engine.reply(connection.number, frame)
         elif verb in _LOOKED_UP or (verb == "wait" and self._folded(request)):
             lookups.append((connection, request))
         elif (verb in MUTATING and (self.stopping or engine.no_room or (full and verb not in _CALMING))) or (
                 full and verb == "heartbeat" and request.args.get("checkpoint")):
             engine.reply(connection.number, protocol.encode_error(request.id, self._refusal(self.keeper.storage.exhausted or full)))
+        elif verb in _GROWING and (scarce := self.headroom.full(self.now.mono_us)):
+            engine.reply(connection.number, protocol.encode_error(request.id, ResourceExhaustedError(scarce, limit="memory")))
         else:
             # an executor of the pool repeats nothing: it dies with its connection
             needed = verb in NEEDED or (verb == "finish" and not connection.trusted)
@@ -422,9 +434,9 @@ class Server:
             return False
         return len(run_id) == 16 and self.engine.state.find_run(run_id) is None
 
-    def _look_up(self, request: Request) -> bytes:
+    def _look_up(self, request: Request, roles: frozenset[str]) -> bytes:
         try:
-            return protocol.encode_ok(request.id, self._answer(request.verb, request.args))
+            return protocol.encode_ok(request.id, rights.shown(roles, self._answer(request.verb, request.args)))
         except WheelschedError as e:
             return protocol.encode_error(request.id, e)
         except (AssertionError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as e:

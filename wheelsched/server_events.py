@@ -11,9 +11,10 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from . import protocol
-from .errors import InternalError, InvalidArgumentError, ResourceExhaustedError, UnavailableError, WheelschedError
+from . import protocol, rights
+from .errors import InternalError, InvalidArgumentError, UnavailableError, WheelschedError
 from .events import Pager, Position, Wanted
+from .limits import check
 from .model import NEVER, US
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from .protocol import Request
     from .state import State
 
-READERS_MAX: Final = 256  # requests that wait
 WAIT_MAX_US: Final = 60 * US
 BEHIND_US: Final = 5 * US  # so much longer is looked for something that fits in what is on disk already
 REST: Final = 3
@@ -38,6 +38,8 @@ class _Reader:
     position: Position
     until_us: int  # monotonic
     not_before_us: int
+    roles: frozenset[str]
+    uid: int
 
 
 class Readers:
@@ -52,11 +54,13 @@ class Readers:
         self._rest_us = 0  # no page before that
         self.durable = keeper.journal.durable_seq
 
-    def add(self, conn: int, request: Request, now_us: int) -> bytes | None:
+    def add(self, conn: int, request: Request, now_us: int, roles: frozenset[str], uid: int = 0) -> bytes | None:
         """One more; its answer if there is one already."""
         try:
-            if len(self._waiting) >= READERS_MAX:
-                raise ResourceExhaustedError(f"{READERS_MAX} readers of events are waiting: ask again later")
+            check(
+                "event_readers", connection=sum(r.conn == conn for r in self._waiting) + 1,
+                user=sum(r.uid == uid for r in self._waiting) + 1, server=len(self._waiting) + 1,
+            )
             wait = request.args.get("wait_us", 0)
             if isinstance(wait, bool) or not isinstance(wait, int) or wait < 0:
                 raise InvalidArgumentError("wait_us: a number of microseconds is wanted")
@@ -65,7 +69,7 @@ class Readers:
         except WheelschedError as e:
             return protocol.encode_error(request.id, e)
         after = self._answered.pop(conn, 0) + PAUSE_US
-        self._waiting.append(_Reader(conn, request.id, wanted, position, now_us + min(wait, WAIT_MAX_US), after))
+        self._waiting.append(_Reader(conn, request.id, wanted, position, now_us + min(wait, WAIT_MAX_US), after, roles, uid))
         return None
 
     def drop(self, conn: int) -> None:
@@ -112,7 +116,7 @@ class Readers:
         begun = time.thread_time_ns()  # not the time in which others had the processor
         try:
             result, reader.position = self._pager.page(reader.position, reader.wanted)
-            frame = protocol.encode_ok(reader.request_id, result) if result["n"] else None
+            frame = protocol.encode_ok(reader.request_id, rights.shown(reader.roles, result)) if result["n"] else None
         except WheelschedError as e:
             return protocol.encode_error(reader.request_id, e)
         except (AssertionError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as e:

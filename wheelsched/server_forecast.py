@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import protocol
-from .errors import InternalError, ResourceExhaustedError, WheelschedError
-from .forecast import Forecast
+from .errors import InternalError, WheelschedError
+from .forecast import ARGUMENTS, Forecast, check_forecast
+from .limits import check
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -15,7 +16,14 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .protocol import Request
 
-WAITING_MAX: Final = 64
+
+class _Asked(NamedTuple):
+    """A request that waits for its turn."""
+
+    conn: int
+    uid: int
+    id: int
+    args: dict[str, Any]
 
 
 class Forecasts:
@@ -24,40 +32,48 @@ class Forecasts:
     def __init__(self, engine: Engine, log: Callable[[str], None]) -> None:
         self._engine = engine
         self._log = log
-        self._waiting: deque[tuple[int, Request]] = deque()
+        self._waiting: deque[_Asked] = deque()
         self._pieces: Generator[None, None, dict[str, Any]] | None = None  # of the first
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, conn: int, request: Request) -> None:
-        """One more."""
-        self._waiting.append((conn, request))
+    def add(self, conn: int, request: Request, uid: int = 0) -> bytes | None:
+        """One more; its answer if there is one already. Of what it asks for that alone is kept which a forecast takes."""
+        try:
+            check(
+                "forecasts", connection=sum(w.conn == conn for w in self._waiting) + 1, user=sum(w.uid == uid for w in self._waiting) + 1,
+                server=len(self._waiting) + 1,
+            )
+            check_forecast(request.args)
+        except WheelschedError as e:
+            return protocol.encode_error(request.id, e)
+        self._waiting.append(_Asked(conn, uid, request.id, {name: request.args.get(name) for name in ARGUMENTS}))
+        return None
 
     def drop(self, conn: int) -> None:
         """That connection is gone, and so are its forecasts."""
-        if self._waiting and self._waiting[0][0] == conn:
+        if self._waiting and self._waiting[0].conn == conn:
             self._pieces = None
-        self._waiting = deque(w for w in self._waiting if w[0] != conn)
+        self._waiting = deque(w for w in self._waiting if w.conn != conn)
 
     def piece(self, now_us: int, refusal: WheelschedError | None) -> list[tuple[int, bytes]]:
         """Do a piece of work; (connection, reply) of what is ready. With a refusal all are answered by it."""
         replies = []
-        while len(self._waiting) > (WAITING_MAX if refusal is None else 0):
-            conn, request = self._waiting.pop()
-            self._pieces = self._pieces if self._waiting else None
-            error = refusal or ResourceExhaustedError(f"{WAITING_MAX} forecasts are under way: ask again later")
-            replies.append((conn, protocol.encode_error(request.id, error)))
+        if refusal is not None:
+            replies = [(asked.conn, protocol.encode_error(asked.id, refusal)) for asked in self._waiting]
+            self._waiting.clear()
+            self._pieces = None
         if self._waiting:
-            conn, request = self._waiting[0]
-            frame = self._advance(request, now_us)
+            asked = self._waiting[0]
+            frame = self._advance(asked, now_us)
             if frame is not None:
                 self._waiting.popleft()
                 self._pieces = None
-                replies.append((conn, frame))
+                replies.append((asked.conn, frame))
         return replies
 
-    def _advance(self, request: Request, now_us: int) -> bytes | None:
+    def _advance(self, request: _Asked, now_us: int) -> bytes | None:
         try:
             if self._pieces is None:
                 self._pieces = Forecast(self._engine, request.args, now_us).pieces()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import protocol, rights, workers
 from .errors import FailedPreconditionError, UnavailableError, WheelschedError
+from .limits import check
 from .rolling import Rolling
 
 if TYPE_CHECKING:
@@ -22,17 +23,21 @@ class Reload(Rolling):
         """`spawn`, `kill`: as for Rolling."""
         super().__init__(spawn, lambda worker: workers.retire(engine, worker), kill, log)
         self._engine = engine
-        self._askers: list[tuple[int, int]] = []  # connection, request
+        self._askers: list[tuple[int, int, int]] = []  # connection, request, uid
         self.failure: dict[str, Any] | None = None  # of the last one, when the old code went on: text, at_us
 
     def ask(self, cmd: Incoming) -> None:
         """A client asks for it; it is answered at the end."""
         try:
             rights.check(cmd)
+            check(
+                "reloads", connection=sum(c == cmd.conn for c, _, _ in self._askers) + 1,
+                user=sum(uid == cmd.uid for _, _, uid in self._askers) + 1, server=len(self._askers) + 1,
+            )
         except WheelschedError as e:
             self._engine.reply(cmd.conn, protocol.encode_error(cmd.request.id, e))
             return
-        self._askers.append((cmd.conn, cmd.request.id))
+        self._askers.append((cmd.conn, cmd.request.id, cmd.uid))
         self.want()
 
     def is_there(self, worker: int) -> bool:
@@ -53,7 +58,7 @@ class Reload(Rolling):
 
     def drop(self, conn: int) -> None:
         """That connection is gone."""
-        self._askers = [(c, request) for c, request in self._askers if c != conn]
+        self._askers = [asker for asker in self._askers if asker[0] != conn]
 
     def none(self) -> None:
         """As for Rolling."""
@@ -65,7 +70,7 @@ class Reload(Rolling):
         self.failure = None
         result = {"workers": fresh, "finishing": len(self._engine.retiring)}
         self._log(f"reload: {fresh} workers have the new code; {result['finishing']} end when they have finished what they have")
-        for conn, request in self._askers:
+        for conn, request, _ in self._askers:
             self._engine.reply(conn, protocol.encode_ok(request, result))
         self._askers.clear()
 
@@ -78,6 +83,6 @@ class Reload(Rolling):
 
     def _fail(self, error: WheelschedError) -> None:
         self._log(error.message)
-        for conn, request in self._askers:
+        for conn, request, _ in self._askers:
             self._engine.reply(conn, protocol.encode_error(request, error))
         self._askers.clear()

@@ -1,16 +1,21 @@
-"""Connections that said hello: clients, and workers with the tasks they announce."""
+"""Connections that said hello: clients, and workers with the tasks they serve."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from . import protocol
+from .announcements import TOLD_MAX, announce, check_served
 from .definition import check_announced
 from .errors import FailedPreconditionError, InvalidArgumentError
+from .holders import proof_of
 from .model import NEVER, parse_task_name
+from .rights import has_all
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from .engine import Engine
     from .turn import Incoming
 
@@ -27,6 +32,8 @@ class Session:
     tasks: frozenset[str] = frozenset()
     lease_until_us: int = NEVER  # monotonic; external workers only
     lost: bool = False  # its lease ran out; it comes back when it says something
+    own: bool = False  # of the server's own user, or of one with all roles
+    proof: bytes = b""  # of the secret by which it is known again
 
     @property
     def ready(self) -> bool:
@@ -46,12 +53,28 @@ class Seeker:
     deadline_us: int  # monotonic
 
 
-def add_worker(engine: Engine, conn: int, name: str, kind: str, uid: int = 0) -> int:
-    """A worker is about to connect (pool) or has (external): its number is durable before anything is leased to it."""
-    worker = engine.state.meta.next_worker
-    engine.record("WORKER", {"at": engine.now.wall_us, "id": worker, "name": name, "kind": kind, "gone": False})
-    engine.sessions[conn] = Session(conn, uid, worker, name, kind)
-    return worker
+class Waiter(NamedTuple):
+    """A client that waits for a run."""
+
+    conn: int
+    request_id: int
+    deadline_us: int  # monotonic
+    roles: frozenset[str]
+
+
+def add_worker(engine: Engine, conn: int, name: str, kind: str) -> int:
+    """A worker of the pool is about to connect: its number is durable before anything is leased to it."""
+    session = engine.sessions[conn] = Session(conn, 0, engine.state.meta.next_worker, name, kind)
+    _record(engine, session)
+    return session.worker
+
+
+def _record(engine: Engine, session: Session) -> None:
+    """A worker is there."""
+    fields = {"id": session.worker, "name": session.name, "kind": session.kind, "gone": False}
+    engine.record("WORKER", {"at": engine.now.wall_us, **fields})
+    if session.kind == "external":
+        engine.record("WHOSE", {"id": session.worker, "uid": session.uid, "proof": session.proof})
 
 
 def hello(engine: Engine, cmd: Incoming) -> bytes:
@@ -62,7 +85,7 @@ def hello(engine: Engine, cmd: Incoming) -> bytes:
     role, name = args.get("role"), args.get("name", "")
     if role not in ("client", "worker") or not isinstance(name, str) or len(name) > 200:
         raise InvalidArgumentError("hello: role is 'client' or 'worker', name a text of at most 200 characters")
-    session = engine.sessions.get(cmd.conn)
+    session, ignored = engine.sessions.get(cmd.conn), list[str]()
     if session is not None:
         _take_back(engine, session)
     if role == "worker":
@@ -70,31 +93,48 @@ def hello(engine: Engine, cmd: Incoming) -> bytes:
         if not isinstance(tasks, dict) or len(tasks) > 10_000 or not all(isinstance(v, dict) for v in tasks.values()):
             raise InvalidArgumentError("hello: tasks is a map of task names to the options of their decorators")
         checked = {parse_task_name(task): check_announced(options) for task, options in tasks.items()}
-        if session is None:
-            add_worker(engine, cmd.conn, name, "external", cmd.uid)
-            session = engine.sessions[cmd.conn]
-            session.lease_until_us = engine.now.mono_us + engine.lease_us
-        session.tasks = frozenset(checked)
-        # Durable: a put just after a restart must resolve to what it resolved to before, though no worker has said hello yet.
-        news = {task: options for task, options in checked.items() if engine.state.announced.get(task) != options}
+        proof = proof_of(args.get("secret"))
+        if session is None or session.kind == "external":
+            check_served(engine, cmd.conn, cmd.uid, len(checked))
+        if session is not None and (not session.worker or session.proof != proof):
+            raise FailedPreconditionError("hello: this connection is a client's or another worker's; connect anew")
+        fresh, session = session is None, session or _joining(engine, cmd, name, proof)
+        news, ignored = announce(engine, session, checked)
+        if fresh:
+            engine.sessions[cmd.conn] = session
+            _record(engine, session)
         if news:
-            engine.record("ANNOUNCE", {"at": engine.now.wall_us, "tasks": news})
+            engine.record("ANNOUNCED", news)
+        session.tasks = _shared(engine, frozenset(checked))
     elif session is None:
         session = engine.sessions[cmd.conn] = Session(cmd.conn, cmd.uid, name=name)
-    result = {
+    result: dict[str, Any] = {
         "version": protocol.VERSION, "server": engine.server, "instance": engine.instance, "generation": engine.state.meta.generation,
         "clock_offset_us": engine.clock_offset_us, "worker": session.worker, "lease_us": engine.lease_us,
         "heartbeat_us": engine.lease_us * 3 // 10,
     }
+    if ignored:
+        result["ignored"] = ignored[:TOLD_MAX]
     return protocol.encode_ok(cmd.request.id, result)
+
+
+def _shared(engine: Engine, tasks: frozenset[str]) -> frozenset[str]:
+    """An equal set of another worker: there is one for many."""
+    return next((s.tasks for s in engine.sessions.values() if s.tasks == tasks), tasks)
+
+
+def _joining(engine: Engine, cmd: Incoming, name: str, proof: bytes) -> Session:
+    return Session(
+        cmd.conn, cmd.uid, engine.state.meta.next_worker, name, "external", lease_until_us=engine.now.mono_us + engine.lease_us,
+        own=has_all(cmd.roles), proof=proof,
+    )
 
 
 def _take_back(engine: Engine, session: Session) -> None:
     """A worker whose lease had run out says something: it is a worker again, under its number."""
     if session.lost:
         session.lost, session.lease_until_us = False, engine.now.mono_us + engine.lease_us
-        fields = {"id": session.worker, "name": session.name, "kind": session.kind, "gone": False}
-        engine.record("WORKER", {"at": engine.now.wall_us, **fields})
+        _record(engine, session)
 
 
 def session_of(engine: Engine, cmd: Incoming) -> Session:

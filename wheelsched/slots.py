@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import time
@@ -124,6 +125,7 @@ class Slot:
     begun: bool = False  # this executor has said hello
     leaving: bool = False  # another one is in its place: it takes no more runs
     ended: bool = False
+    secret: bytes = field(default_factory=lambda: os.urandom(32))  # by which the server knows it again after a reconnect
 
     @property
     def open(self) -> bool:

@@ -23,7 +23,7 @@ from .ids import job_key
 from .model import TRANSITIONS, Disposition, JobState, Reason, RunFlag, RunState, Trigger, to_datetime
 from .records import decode
 from .state_attempts import AttemptRecords
-from .state_parts import IDENTITY, Group, Key, Line, Meta, Worker, spec_bytes
+from .state_parts import IDENTITY, Group, Key, Line, Meta, spec_bytes
 from .touched import Touched
 from .trail import Trail
 
@@ -66,10 +66,8 @@ class State(AttemptRecords):
         self.group_numbers: dict[tuple[str, str], int] = {}  # (queue, namespace)
         self.task_numbers: dict[str, int] = {}
         self.queues: dict[str, dict[str, Any]] = {}  # queue -> its settings, those alone that are not the house's
-        self.workers: dict[int, Worker] = {}
         self.notes: dict[int, str] = {}
         self.pauses: dict[int, str] = {}  # job row -> why it is paused
-        self.announced: dict[str, dict[str, Any]] = {}  # task -> its decorator's values, as a worker last told them
         self.keys: dict[bytes, Key] = {}
         self.groups: dict[int, Group] = {}  # that have not ended, by number
         self._ended: list[int] = []  # of these, those whose members have all ended; their GROUP_END is in the same commit
@@ -286,14 +284,6 @@ class State(AttemptRecords):
             for pair in [pair for pair, to in self.exceptions.items() if pair[0] in deleted and to == SKIP]:  # a moved one has its run
                 self._unmark(pair)
 
-    def _worker(self, f: dict[str, Any]) -> None:
-        if f["gone"]:
-            gone = self.workers.pop(f["id"])
-            assert self.runs.list_len(gone.list_id) == 0, "a worker that is gone holds no lease"
-            return
-        self.workers[f["id"]] = Worker(f["name"], f["kind"], self.meta.generation, self.runs.new_list())
-        self.meta.next_worker = max(self.meta.next_worker, f["id"] + 1)
-
     def _fold(self, f: dict[str, Any]) -> None:
         if self.meta.recheck_us >= 0:  # after the clock went back: what leaves the table must still block its nominal time
             fields = self.runs.gather(self.runs.peek(FINISHED, f["count"]))
@@ -338,9 +328,6 @@ class State(AttemptRecords):
         self._touch(f["job"])
         for job, at in zip(f["blocked_job"].tolist(), f["blocked_at"].tolist(), strict=True):
             self.meta.blocked[(job, at)] = None
-
-    def _announce(self, f: dict[str, Any]) -> None:
-        self.announced.update(f["tasks"])
 
     def _retime(self, f: dict[str, Any]) -> None:
         self.jobs.retime(f["job"], f["state"], f["next"], f["cursor"], f["param"])

@@ -9,22 +9,17 @@ import numpy as np
 from .attempts import pack_stale, with_attempt
 from .lasts import Lasts
 from .model import Event, Reason, RunFlag, RunState
+from .state_workers import WorkerRecords
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ._runs import RunTable
-    from .state_parts import Meta, Worker
 
-
-class AttemptRecords:
+class AttemptRecords(WorkerRecords):
     """Part of State."""
 
-    runs: RunTable
-    meta: Meta
-    workers: dict[int, Worker]
-
     def __init__(self) -> None:
+        super().__init__()
         self.checkpoints: dict[int, bytes] = {}  # run row -> what its next attempt goes on from; none for a run that is over
         self.lasts = Lasts()
 

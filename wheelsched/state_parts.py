@@ -31,6 +31,10 @@ class Line(NamedTuple):
     expires_us: int = -1  # deadline for a start, after the nominal time; negative: none
 
 
+ANYBODY = -2  # uid of a worker that an older version has recorded, announcer of a task's options of which nobody is known
+POOL, OWN_USER = -1, -3  # announcers: the server's own workers, others of its user; else a uid
+
+
 @dataclass(slots=True)
 class Worker:
     """One process that leases and executes, as the journal knows it."""
@@ -39,6 +43,8 @@ class Worker:
     kind: str  # "pool" or "external"
     generation: int
     list_id: int
+    uid: int = ANYBODY
+    proof: bytes = b""  # of the secret of an external worker; empty: it told none
 
 
 @dataclass(slots=True)
@@ -109,4 +115,4 @@ def ordered(value: Any) -> Any:
     return {k: ordered(value[k]) for k in sorted(value)} if isinstance(value, dict) else value
 
 
-__all__ = ["IDENTITY", "Group", "Key", "Line", "Meta", "Worker", "ordered", "spec_bytes"]
+__all__ = ["ANYBODY", "IDENTITY", "OWN_USER", "POOL", "Group", "Key", "Line", "Meta", "Worker", "ordered", "spec_bytes"]

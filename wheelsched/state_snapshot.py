@@ -13,7 +13,7 @@ from .changes import Changes
 from .elapsed import Elapsed
 from .errors import CorruptJournalError
 from .records import decode_fields, encode_fields
-from .state_parts import Group, Key, Worker, ordered
+from .state_parts import ANYBODY, Group, Key, Worker, ordered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .touched import Touched
 
 VERSION: Final = 4
-READABLE: Final = frozenset({1, 2, 3, 4})  # 4 added elapsed time, and further holders of identities
+READABLE: Final = frozenset({1, 2, 3, 4})  # 4 added elapsed time, further holders of identities, whose a worker is
 ENTRIES_MAX: Final = 8_192  # of a piece: 2 ms
 
 
@@ -45,8 +45,9 @@ def small(state: State) -> bytes:
             "blocked": sorted(m.blocked),
             "order": state.runs.order,
             "specs": [state.specs[i] for i in range(len(state.specs))],
-            "workers": [[i, w.name, w.kind, w.generation] for i, w in sorted(state.workers.items())],
+            "workers": [[i, w.name, w.kind, w.generation, w.uid, w.proof] for i, w in sorted(state.workers.items())],
             "announced": [[task, ordered(options)] for task, options in sorted(state.announced.items())],
+            "announcers": sorted(state.announcers.items()),
             "notes": sorted(state.notes.items()),
             "pauses": sorted(state.pauses.items()),
             "groups": [m.groups, [
@@ -169,8 +170,8 @@ def _load_small(state: State, small: dict[str, Any]) -> None:
     m.blocked = dict.fromkeys((job, at) for job, at in small["blocked"])
     for spec, wire in enumerate(small["specs"]):
         state.add_spec(spec, wire)
-    for i, name, kind, generation in small["workers"]:
-        state.workers[i] = Worker(name, kind, generation, state.runs.new_list())
+    for i, name, kind, generation, *who in small["workers"]:
+        state.workers[i] = Worker(name, kind, generation, state.runs.new_list(), *who)
     if small["version"] > 1:
         m.held_us, m.hold_note = small["hold"]
         m.steps = [(folded, at) for folded, at in small["steps"]]
@@ -185,6 +186,7 @@ def _load_small(state: State, small: dict[str, Any]) -> None:
     m.groups, groups = small.get("groups", (0, ()))
     state.load_groups({number: Group(*parts) for number, *parts in groups})
     state.announced = dict(small["announced"])
+    state.announcers = dict(small.get("announcers", dict.fromkeys(state.announced, ANYBODY)))
     state.notes = dict(small["notes"])
     for letter, part in ((b"K", "keys"), (b"A", "replies")):  # of older snapshots; now they have pieces of their own
         _load_many(state, letter, small.get(part, []))

@@ -15,6 +15,7 @@ from . import protocol
 from .arguments import done
 from .errors import InvalidArgumentError, WheelschedError
 from .globs import glob
+from .limits import check
 from .model import display_name
 
 if TYPE_CHECKING:
@@ -52,6 +53,9 @@ class Sweep:
 
 def join(engine: Engine, cmd: Incoming) -> bool:
     """Is this request under way already? Then it is answered with the first."""
+    users = [one.uid for sweep in engine.sweeps for one in (sweep.first, *sweep.again)]
+    conns = [one.conn for sweep in engine.sweeps for one in (sweep.first, *sweep.again)]
+    check("sweeps", connection=conns.count(cmd.conn) + 1, user=users.count(cmd.uid) + 1, server=len(users) + 1)
     for sweep in engine.sweeps:
         if sweep.first.request.args["rid"] == cmd.request.args["rid"]:
             sweep.again.append(cmd)

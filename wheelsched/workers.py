@@ -16,6 +16,7 @@ from . import protocol, retries
 from .beats import heartbeat
 from .endings import end_attempts, finish, read_result
 from .errors import InvalidArgumentError
+from .limits import check
 from .model import BATCH_MAX, NEVER, Outcome
 from .sessions import Seeker, hello, session_of
 from .turn import WorkerGone
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 BATCH_BYTES_MAX: Final = 8 * 1024 * 1024  # payload bytes of one batch, but always one run
 CREDITS_MAX: Final = BATCH_MAX
+QUEUES_MAX: Final = 100  # names in one lease request
+NAME_MAX: Final = 200  # characters of each
+FEW_SEEKERS: Final = 16  # lease requests that nobody needs to count: as many as one connection may have
 _SPEC_KEYS: Final = ("task", "timeout_us", "queue", "heartbeat_timeout_us")  # of a definition, as a worker is told it
 
 
@@ -40,8 +44,8 @@ def lease(engine: Engine, cmd: Incoming) -> bytes:
     session = session_of(engine, cmd)
     args = cmd.request.args
     queues, credit, wait = args.get("queues", []), args.get("credits"), args.get("wait_us", NEVER)
-    if not isinstance(queues, list) or not all(isinstance(q, str) for q in queues):
-        raise InvalidArgumentError("lease: queues is a list of names")
+    if not isinstance(queues, list) or len(queues) > QUEUES_MAX or not all(isinstance(q, str) and len(q) <= NAME_MAX for q in queues):
+        raise InvalidArgumentError(f"lease: queues is a list of at most {QUEUES_MAX} names, each of at most {NAME_MAX} characters")
     if isinstance(credit, bool) or not isinstance(credit, int) or not 0 <= credit <= CREDITS_MAX:
         raise InvalidArgumentError(f"lease: credits is a whole number from 1 to {CREDITS_MAX}, or 0 to withdraw what waits")
     if isinstance(wait, bool) or not isinstance(wait, int) or wait < 0:
@@ -51,9 +55,21 @@ def lease(engine: Engine, cmd: Incoming) -> bytes:
         return protocol.encode_ok(cmd.request.id, {"n": 0, "stop": False})
     if engine.draining or session.worker in engine.retiring:
         return protocol.encode_ok(cmd.request.id, {"n": 0, "stop": True})
+    _check_room(engine, cmd)
     deadline = min(NEVER, engine.now.mono_us + wait)
     engine.seekers.append(Seeker(cmd.conn, cmd.request.id, session.worker, frozenset(queues), credit, deadline))
     return b""
+
+
+def _check_room(engine: Engine, cmd: Incoming) -> None:
+    """ResourceExhaustedError when too many lease requests wait."""
+    if len(engine.seekers) < FEW_SEEKERS:
+        return
+    users = {conn: session.uid for conn, session in engine.sessions.items() if session.kind == "external"}
+    check(
+        "waiting_leases", connection=sum(s.conn == cmd.conn for s in engine.seekers) + 1,
+        user=sum(users.get(s.conn) == cmd.uid for s in engine.seekers) + (cmd.conn in users), server=len(engine.seekers) + 1,
+    )
 
 
 def withdraw(engine: Engine, conn: int) -> None:
@@ -210,8 +226,10 @@ def disconnect(engine: Engine, conn: int) -> None:
     engine.staged.pop(conn, None)
     engine.parts.pop(conn, None)
     engine.seekers = [s for s in engine.seekers if s.conn != conn]
-    for run_id in list(engine.waiters):
-        engine.waiters[run_id] = [w for w in engine.waiters[run_id] if w[0] != conn]
+    waits = engine.quotas.of("waits", conn)
+    engine.quotas.leave(conn)
+    for run_id in list(engine.waiters) if waits else ():
+        engine.waiters[run_id] = [w for w in engine.waiters[run_id] if w.conn != conn]
         if not engine.waiters[run_id]:
             del engine.waiters[run_id]
     if session is not None and session.kind == "external" and not session.lost:
