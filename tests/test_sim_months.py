@@ -1,0 +1,38 @@
+"""Seeded stories of months stay green, and turn red when something is forgotten before its time."""
+
+from __future__ import annotations
+
+import pytest
+from sim_months import DAY_US, lasting
+
+from wheelsched import forgetting
+from wheelsched.elapsed import Elapsed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2, 6, 9, 10, 11])
+def test_s2_months(seed):
+    lasting(seed)
+
+
+def names_a_day_early(patch):
+    """Finished jobs and tombstones are forgotten a day too early."""
+    patch.setattr(forgetting, "TOMBSTONE_US", forgetting.TOMBSTONE_US - DAY_US)
+    patch.setattr(forgetting, "DAY_US", 0)
+
+
+def by_the_wall_clock(patch):
+    """What the wall clock says is believed."""
+    patch.setattr(forgetting, "elapsed_us", lambda engine: engine.now.wall_us)
+
+
+def absences_make_older(patch):
+    """What is stored after an absence is as old as the absence."""
+    patch.setattr(Elapsed, "read", lambda _, stamp: stamp)
+
+
+@pytest.mark.parametrize("sabotage", [names_a_day_early, by_the_wall_clock, absences_make_older])
+def test_s2_sabotage_turns_it_red(sabotage, monkeypatch):
+    sabotage(monkeypatch)
+    with pytest.raises(AssertionError, match="forgotten"):
+        lasting(1)
