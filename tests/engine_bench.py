@@ -6,11 +6,12 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from wheelsched import Call, Every
+from wheelsched import Call, Every, protocol
 from wheelsched.definition import given_from_api
 from wheelsched.model import Outcome
 from wheelsched.protocol import encode_payload
 from wheelsched.testing import Simulator
+from wheelsched.turn import Incoming
 
 CALL = Call("t", 1)
 OK, FAILED, TIMED_OUT, NOT_STARTED = Outcome.SUCCEEDED, Outcome.FAILED, Outcome.TIMED_OUT, Outcome.NOT_STARTED
@@ -64,6 +65,24 @@ class Bench(Simulator):
 
     def states(self, job="j"):
         return [r.state for r in self.runs(job)]
+
+
+class Waiting(Bench):
+    """A bench that keeps what a waiter is answered."""
+
+    number = None
+    answer = None
+
+    def wait_for(self, run):
+        self._last_id += 1
+        self.number = self._last_id
+        frame = protocol.encode_request(self.number, "wait", {"id": run.id, "timeout_us": 2**50})
+        (body,) = protocol.FrameReader(protocol.FRAME_MAX).feed(frame)
+        self._step([Incoming(1, protocol.parse_request(body), 0, None)])
+
+    def _step(self, inputs):
+        super()._step(inputs)
+        self.answer = self._answers.get((1, self.number), self.answer)
 
 
 def at(text):

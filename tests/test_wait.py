@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from engine_bench import CALL, FAILED, Bench
+from engine_bench import CALL, FAILED, Waiting
 from serving import wait_for
 
-from wheelsched import AsyncClient, Call, Every, Manual, NotFoundError, Retry, protocol
+from wheelsched import AsyncClient, Call, Every, Manual, NotFoundError, Retry
 from wheelsched.model import Outcome
-from wheelsched.turn import Incoming
 
 TASKS = """
 import time
@@ -33,24 +32,6 @@ def gated(folder):
         raise ValueError("the first that gets here")
     return current_run().attempt
 """
-
-
-class Waiting(Bench):
-    """A bench that keeps what a waiter is answered."""
-
-    number = None
-    answer = None
-
-    def wait_for(self, run):
-        self._last_id += 1
-        self.number = self._last_id
-        frame = protocol.encode_request(self.number, "wait", {"id": run.id, "timeout_us": 2**50})
-        (body,) = protocol.FrameReader(protocol.FRAME_MAX).feed(frame)
-        self._step([Incoming(1, protocol.parse_request(body), 0, None)])
-
-    def _step(self, inputs):
-        super()._step(inputs)
-        self.answer = self._answers.get((1, self.number), self.answer)
 
 
 def queued(b, **policies):
