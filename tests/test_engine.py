@@ -421,6 +421,7 @@ def test_what_is_too_old_is_forgotten_in_pieces(monkeypatch):
 
 def test_a_page_looks_at_no_more_than_so_much_and_the_listing_goes_on(b, monkeypatch):
     monkeypatch.setattr("wheelsched.reads.PAGE_MAX", 2)
+    monkeypatch.setattr("wheelsched.reads.TOLD_MAX", 2)
     monkeypatch.setattr("wheelsched.reads.LOOKED_AT_MAX", 4)
     monkeypatch.setattr("wheelsched.history.BLOCKS_MAX", 2)
     monkeypatch.setattr("wheelsched.engine.FOLD_ROWS", 3)

@@ -161,3 +161,11 @@ def test_an_overlap_range_ends_where_a_calendar_excludes(b):
     rows = [(r.reason, (r.scheduled_at - t).seconds, r.count) for r in b.runs("j", skipped=True) if r.state == "skipped"]
     assert sorted(rows, key=lambda r: r[1]) == [("overlap", 8, 2), ("calendar", 16, 2), ("overlap", 24, 5)]
     assert told(b, [t + timedelta(seconds=n) for n in (12, 20, 28)]) == [("skipped", "overlap"), ("skipped", "calendar"), ("skipped", "overlap")]
+
+
+def test_s12_a_paused_job_whose_last_run_was_moved_says_so(b):
+    b.put(schedule=Cron("0 * * * *"), max_runs=1)
+    b.client.pause("j")
+    assert told(b, [at(b, 9)]) == [("pending", "pause")]
+    b.client.move("j", at(b, 5), at(b, 6))
+    assert told(b, [at(b, 9)]) == [("skipped", "limit")]

@@ -209,7 +209,7 @@ def test_s4_an_executor_that_hangs_in_its_start_is_replaced(serving, short_tmp, 
         wait_for(lambda: not hang.exists(), "a start that hangs")
         assert ws.enqueue(Call("h.echo", 3)).result(timeout=60) == 3
         assert "because it had not said hello after 2s: its imports, or its on_start, hang" in log.read_text()
-        assert "workers start again, after 1 try that failed" in log.read_text()
+        assert re.search(r"workers start again, after (1 try|\d+ tries) that failed", log.read_text())  # a slow machine's start may take 2 s
     finally:
         if where == "worker":
             worker.kill()

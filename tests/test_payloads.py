@@ -32,6 +32,7 @@ from wheelsched import (
     Job,
     Manual,
     PayloadError,
+    ResultNotKept,
     RunFailed,
     current_run,
     task,
@@ -281,7 +282,7 @@ def test_what_a_task_returns_is_kept_as_plain_as_need_be():
         for i, value in enumerate(kept):
             got = sim.client.enqueue(Call("t", i)).result()
             assert same(got, value), got
-        with pytest.raises(RunFailed, match="return value: Fraction can't be stored"):
+        with pytest.raises(ResultNotKept, match="return value: Fraction can't be stored"):
             sim.client.enqueue(Call("bad"), retry=1).result()
 
 

@@ -28,6 +28,7 @@ from .errors import ConfigError, CorruptJournalError, LockedError, NotFoundError
 from .journal_files import (
     FULL,
     check_owner,
+    close_new_mount,
     full_disk_is_fine,
     make_private,
     read_file,
@@ -157,6 +158,7 @@ class DataDirectory:
         try:
             self._fds.append(self._lock(self.path, os.O_RDONLY | os.O_DIRECTORY))
             if not read_only:
+                close_new_mount(self.path, self._fds[0])
                 check_owner(self.path, os.fstat(self._fds[0]))
             self._take_lock_file()
         except BaseException:

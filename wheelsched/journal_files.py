@@ -118,6 +118,13 @@ def make_private(path: Path, *, exist_ok: bool = False) -> None:
     sync_path(path.parent)
 
 
+def close_new_mount(path: Path, fd: int) -> None:
+    """A file system just mounted on the directory is open to all (a tmpfs has mode 1777). An empty one is closed."""
+    info = os.fstat(fd)
+    if info.st_mode & stat.S_ISVTX and info.st_uid == os.geteuid() and path.is_mount() and not set(os.listdir(fd)) - {"lost+found"}:
+        os.fchmod(fd, 0o700)
+
+
 def check_owner(path: Path, info: os.stat_result) -> None:
     """A directory that others own or may write in can hold what they put there. ConfigError."""
     mine = os.geteuid()

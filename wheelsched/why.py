@@ -190,15 +190,15 @@ def _undecided(engine: Engine, row: int, f: Any, name: str, at: int, clock: Cloc
 def _coming(engine: Engine, row: int, f: Any, name: str, at: int, clock: Clock, now: int) -> dict[str, Any]:
     """An occurrence that the schedule has and nothing excludes."""
     common: dict[str, Any] = {"scheduled_us": at, "at_us": at}
+    left = reads.runs_left(engine, f)
+    if f["state"] == JobState.FINISHED or not left:
+        text = f"{name} does not run at {clock(at)}: the job is finished, no run is left of max_runs"
+        return fate("skipped", text, reason="limit", **common)
     if f["state"] == JobState.PAUSED:
         note = engine.state.pauses.get(row)
         since = f"{name} is paused since {clock(int(f['updated_us']))}" + (f" ({note})" if note else "")
         text = "will not run unless it is resumed before" if at > now else "waits for the resume, which skips it unless told otherwise"
         return fate("pending", f"{since}: the occurrence at {clock(at)} {text}", reason="pause", **common)
-    left = reads.runs_left(engine, f)
-    if f["state"] == JobState.FINISHED or not left:
-        text = f"{name} does not run at {clock(at)}: the job is finished, no run is left of max_runs"
-        return fate("skipped", text, reason="limit", **common)
     if engine.state.meta.held_us >= 0:
         text = f"all triggering is held since {clock(engine.state.meta.held_us)}: the occurrence at {clock(at)} is decided on release"
         return fate("pending", text, reason="pause", **common)
