@@ -314,6 +314,7 @@ def test_t9_scarce_memory_is_told(monkeypatch):
     some._most = 100
     assert "limit memory: the server has" in some._judge(0, 101)
     assert some.full(0) == some.full(1)
+    some.close()
 
 
 def test_t9_a_server_whose_memory_is_used_up_refuses_and_goes_on(short_tmp):

@@ -20,14 +20,19 @@ class Headroom:
 
     def __init__(self) -> None:
         self._most = int(_SHARE * min(_of_group(), os.sysconf("SC_PHYS_PAGES") * _PAGE))
+        self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)  # held: there may be no descriptor left when it is wanted
         self._look_us = 0
         self._full = ""
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        os.close(self._statm)
 
     def full(self, mono_us: int) -> str:
         """Why nothing more is kept; empty when there is room."""
         if mono_us >= self._look_us:
             self._look_us = mono_us + LOOK_US
-            size, resident, shared = (int(pages) * _PAGE for pages in Path("/proc/self/statm").read_bytes().split()[:3])
+            size, resident, shared = (int(pages) * _PAGE for pages in os.pread(self._statm, 200, 0).split()[:3])
             self._full = self._judge(size, resident - shared)
         return self._full
 

@@ -142,6 +142,7 @@ class Server:
         for connection in list(self.peers.by_fd.values()):
             self._drop(connection)
         self.keeper.close()
+        self.headroom.close()
         self._log("stopped")
 
     def _log(self, message: str) -> None:
