@@ -47,12 +47,6 @@ def jitter_past_the_next(patch):
     patch.setattr(due, "jitter", lambda key, nominal, span: real(key, nominal, span) + np.where(span > 0, span + 2 * MS, 0))
 
 
-def backfill_ignores_history(patch):
-    """A backfill sees the table alone."""
-    real = keeper.Keeper.look_for
-    patch.setattr(keeper.Keeper, "look_for", lambda self, verb, args: {} if verb == "backfill" else real(self, verb, args))
-
-
 def superseded_without_a_row(patch):
     """A put forgets what waits under the old schedule."""
     patch.setattr(put, "supersede", lambda *_: None)
@@ -273,7 +267,6 @@ SABOTAGE = [  # with what the world says to it, and a seed that has met it: sear
     (calendar_rows_left_out, "(calendar) disappeared", 10),
     (zone_changes_left_out, "(dst_", 82),
     (jitter_past_the_next, "is spread to", 22),
-    (backfill_ignores_history, "a second run record", 81),
     (superseded_without_a_row, "of the old schedule still waits", 4),
     (runs_forgotten_when_the_clock_goes_back, "a second run record", 57),
     (hold_leaks, "while all triggering is held", 2),
