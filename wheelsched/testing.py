@@ -50,7 +50,6 @@ T = TypeVar("T")
 
 CLIENT: Final = 1  # connection numbers
 STEPS_MAX: Final = 1_000_000  # of one instant: more is a task that enqueues itself without a delay
-PAGE_MAX: Final = 1_000
 ANY: Final = object()
 
 
