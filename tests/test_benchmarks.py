@@ -35,6 +35,7 @@ def check_rows(rows: list[dict]) -> None:
     assert len(set(names)) == len(names), "two rows of one name and size"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stem", NAMES)
 def test_smoke(stem: str, runner, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     module = importlib.import_module(f"benchmarks.{stem}")

@@ -111,6 +111,7 @@ def test_another_user_is_refused_to_whoever_is_not_root(start, monkeypatch, tmp_
         builtin_command._account("root")
 
 
+@pytest.mark.slow
 def test_many_children_beside_threads_that_log(start):
     """Case fork-01: no child is forked by Python code, so none inherits a lock that a thread holds."""
     end = start()

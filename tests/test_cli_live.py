@@ -53,6 +53,7 @@ def live(short_tmp):
         yield it
 
 
+@pytest.mark.slow
 def test_a_day_in_the_life(live):
     assert live.json("job", "put", "night", "demo.ok", "--cron", "0 0 * * *", "--tz", "Europe/Berlin")["result"] == "created"
     assert live.json("job", "put", "night", "demo.ok", "--cron", "0 0 * * *", "--tz", "Europe/Berlin")["result"] == "unchanged"
@@ -71,6 +72,7 @@ def test_a_day_in_the_life(live):
     assert live.json("status")["counters"]["succeeded"] == 1
 
 
+@pytest.mark.slow
 def test_enqueue_and_group_wait_and_tell_how_it_ended(live, tmp_path):
     run = live.json("enqueue", "demo.flaky", "--retry-attempts", "3", "--retry-backoff", "10ms", "--wait", "--wait-timeout", "20s")
     assert run["output"] == "done at attempt 3"
@@ -107,6 +109,7 @@ def test_a_crontab_becomes_jobs(live):
     assert [r["kind"] for r in json.loads(refused)] == ["env", "error", "error", "skipped"], "each line tells that it was refused"
 
 
+@pytest.mark.slow
 def test_export_and_verify(live):
     live("enqueue", "demo.ok", "--wait", "--wait-timeout", "20s")
     live("job", "put", "later", "demo.ok", "--in", "1h")
@@ -124,6 +127,7 @@ def test_export_and_verify(live):
     live("job", "list", code=5)
 
 
+@pytest.mark.slow
 def test_verify_finds_damage(live):
     live("enqueue", "demo.ok", "--args", json.dumps(["x" * 3_000] * 10), "--wait", "--wait-timeout", "20s")
     live.server.kill()
@@ -140,6 +144,7 @@ def test_verify_finds_damage(live):
     live("admin", "verify", str(live.folder / "none"), code=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mix", ["oneshot", "real"])
 def test_bench_midnight_gives_the_fixed_object(mix):
     done = subprocess.run(
@@ -159,6 +164,7 @@ def test_bench_midnight_gives_the_fixed_object(mix):
         assert result["scheduled_at"].endswith("T00:00:00Z")
 
 
+@pytest.mark.slow
 def test_bench_latency():
     done = subprocess.run(
         [sys.executable, "-m", "wheelsched", "bench", "latency", "--runs", "20", "-o", "json"],
@@ -292,6 +298,7 @@ def test_percentiles():
     assert percentiles(range(1, 1001)) == {"p50": 500, "p99": 990, "p999": 999, "max": 1000}
 
 
+@pytest.mark.slow
 def test_a_file_of_jobs(live):
     cases = Path(__file__).parent / "import_cases"
     plan = live("job", "apply", "-f", str(cases / "jobs.toml"), "--dry-run")

@@ -23,6 +23,7 @@ def text(moment):
     return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
+@pytest.mark.slow
 def test_an_operators_questions(live):
     live("job", "put", "alarm", "demo.ok", "--manual")
     put = ["job", "put", "night", "demo.ok", "--cron", "0 0 * * *", "--cron", "30 2 * * *", "--tz", "Europe/Berlin"]
@@ -47,6 +48,7 @@ def test_an_operators_questions(live):
     live("job", "why", "night", "yesterday", code=2)
 
 
+@pytest.mark.slow
 def test_backfill_calendars_and_a_hold(live):
     anchored = (datetime.now(UTC) - timedelta(hours=5)).replace(minute=0, second=0, microsecond=0)
     live("calendar", "put", "freeze", "--window", text(anchored - timedelta(1)), text(anchored + timedelta(minutes=30)))
@@ -79,6 +81,7 @@ calendar = "holidays"
 """
 
 
+@pytest.mark.slow
 def test_a_changed_calendar_in_a_plan(live):
     assert live("job", "apply", "-f", "-", text=JOBS).splitlines() == [
         "+ calendar holidays  exclude, UTC, every year 12-25", "+ night  demo.ok  0 0 * * * Europe/Berlin",
@@ -107,6 +110,7 @@ def test_a_crontab_line_that_was_changed_and_imported_again(live):
     assert f"wheelsched: 1 jobs crontab/* are not in what was imported and go on; `wheelsched job delete` ends one: {old}" in live.said
 
 
+@pytest.mark.slow
 def test_a_moved_run_and_a_file_of_the_past(live):
     live("job", "put", "five", "demo.ok", "--every", "5s")
     at = live.json("job", "next", "five")[0]

@@ -470,6 +470,7 @@ JUNK = st.recursive(
 )
 
 
+@pytest.mark.slow
 @examples(st.dictionaries(st.sampled_from(sorted(GOOD)) | st.text(max_size=3), JUNK, max_size=4))
 def test_rubbish_gets_an_error_of_ours_or_a_canonical_copy(junk):
     try:

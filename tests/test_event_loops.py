@@ -141,6 +141,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_f6_a_forked_child_leaves_the_connection_of_its_parent_alone(served):
     done = subprocess.run([sys.executable, "-c", FORKS, served.socket], capture_output=True, text=True, check=False, env=os.environ, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")

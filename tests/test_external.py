@@ -117,6 +117,7 @@ def test_a_cancel_reaches_the_run(world, tmp_path):
         wait_for(lambda: not alive(int(note.read_text())), "the end of the executor")
 
 
+@pytest.mark.slow
 def test_the_worker_outlives_the_server_and_drains_at_a_signal(world, tmp_path):
     over, note = tmp_path / "over", tmp_path / "note"
     with Client(world.socket) as ws:
@@ -195,6 +196,7 @@ def test_executors_die_with_their_supervisor(world):
     wait_for(lambda: not any(alive(p) for p in pids), "the end of the executors")
 
 
+@pytest.mark.slow
 def test_the_next_worker_ends_what_a_killed_one_has_left(world, tmp_path):
     """The executor dies with its supervisor; the children of its run do not. A worker that lives is left alone."""
     note, over = tmp_path / "note", tmp_path / "over"

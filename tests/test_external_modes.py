@@ -66,6 +66,7 @@ def outcomes(ws, run):
     return [a.outcome for a in ws.run(run.id).attempts]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_results_that_come_while_no_server_is_there_are_reported_to_the_next(world, mode):
     world.worker(mode, 3)
@@ -84,6 +85,7 @@ def test_results_that_come_while_no_server_is_there_are_reported_to_the_next(wor
         assert ws.enqueue(Call("w.pid")).result(timeout=60)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_a_drain_finishes_what_was_entered_and_hands_back_the_rest_at_no_cost(world, mode):
     worker = world.worker(mode, 2)
@@ -104,6 +106,7 @@ def test_a_drain_finishes_what_was_entered_and_hands_back_the_rest_at_no_cost(wo
         assert {tuple(outcomes(ws, run)) for run in behind} == {("succeeded",)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["process", *MODES])
 def test_processes_that_are_replaced_cost_no_attempt(world, mode):
     worker = world.worker(mode, 2, "--max-runs", "8")

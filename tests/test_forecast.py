@@ -123,6 +123,7 @@ def test_counts_are_those_of_the_schedules(seed):
         assert found.end >= found.now + timedelta(seconds=1)
 
 
+@pytest.mark.slow
 def test_many_jobs_alike_and_apart():
     """More lines than one block, hours that many share, and each its own grid."""
     with Simulator(start=START) as sim:
@@ -176,6 +177,7 @@ def queued(client, forecast):
     return counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_a_forecast_comes_true(seed):
     """Jitter, calendars, unions, skipped and moved occurrences: as the engine then does it."""

@@ -72,6 +72,7 @@ def stuff(data, name="fill"):
             assert e.errno == 28
 
 
+@pytest.mark.slow
 def test_t6_a_full_disk_ends_no_server_however_much_is_deleted(disk, small):
     data = disk(24)
     server = small(4 * MIB)

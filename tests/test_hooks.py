@@ -121,6 +121,7 @@ def test_a_stop_hook_that_hangs_is_ended_and_the_next_process_comes_at_once(make
         assert end.executor.pid, "an end like this is no early death"
 
 
+@pytest.mark.slow
 def test_stop_hooks_that_hang_stop_no_external_worker(serving, tmp_path):
     server = serving(workers=0)
     code = ("import sys; from wheelsched.external import Supervisor; "

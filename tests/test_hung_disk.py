@@ -64,6 +64,7 @@ class External:
         return self.ask("heartbeat", {"id": got["id"], "token": got["token"], "started": bytes([1]) * got["n"]})
 
 
+@pytest.mark.slow
 def test_t8_heartbeats_are_answered_while_a_sync_hangs_and_no_lease_is_lost(serving, tmp_path):
     disk = Disk(tmp_path)
     server = serving("--lease", "2s", env=disk.env)
@@ -102,6 +103,7 @@ def test_t8_heartbeats_are_answered_while_a_sync_hangs_and_no_lease_is_lost(serv
     assert verdict["verdict"] == b"\x01"
 
 
+@pytest.mark.slow
 def test_t8_a_server_whose_disk_is_silent_for_too_long_ends_with_the_cause(serving, tmp_path):
     disk = Disk(tmp_path)
     server = serving("--sync-timeout", "1s", env=disk.env)

@@ -426,6 +426,7 @@ def shim(tmp_path_factory):
     return {"LD_PRELOAD": str(folder / "shim.so"), "FS_CTL": str(folder / "ctl"), "FS_MATCH": "/data"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "count"), [
     ("kill", 1), ("eio_sync", 1), ("eio_sync", -1), ("enospc_write", 1), ("enospc_write", -1),
     ("eio_write", 1), ("short_write", 1), ("eintr", 1),
@@ -435,6 +436,7 @@ def test_every_journal_call_may_be_the_one_that_fails(tmp_path, shim, mode, coun
     assert found["points"] > 15, found
 
 
+@pytest.mark.slow
 def test_nothing_acknowledged_is_lost_by_kill_9(tmp_path):
     assert runner("kills", tmp_path, 20, 20261129)["acked"] > 20
 

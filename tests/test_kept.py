@@ -50,6 +50,7 @@ def check_executed_once(ws, notes, runs, killing):
         assert run.attempts[0].stdout == (b"printed %s\n" % what.encode() if kind == "k.print" else b"")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["pool", "external"])
 def test_a_run_that_kills_its_executor_makes_no_other_be_executed_again(serving, external, short_tmp, monkeypatch, where):
     monkeypatch.setenv("PYTHONPATH", HERE)
@@ -60,6 +61,7 @@ def test_a_run_that_kills_its_executor_makes_no_other_be_executed_again(serving,
     check_executed_once(ws, notes, *enqueue_around(ws, "k.kill", notes))
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_finds_what_its_executor_had_finished(serving, short_tmp, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", HERE)
     server = serving("--tasks", "kept_tasks")

@@ -28,6 +28,8 @@ NEVER = (2**63 - 1).to_bytes(8, "little")
 
 def test_t9_the_manual_has_the_table():
     readme = Path(__file__).parents[1] / "README.md"
+    if not readme.exists():
+        pytest.skip("no checkout here: only the tests were copied")
     assert limits.table() in readme.read_text(encoding="utf-8")
 
 
@@ -317,7 +319,8 @@ def test_t9_scarce_memory_is_told(monkeypatch):
     some.close()
 
 
-def test_t9_a_server_whose_memory_is_used_up_refuses_and_goes_on(short_tmp):
+@pytest.mark.parametrize("size", [20_000, 200_000])
+def test_t9_a_server_whose_memory_is_used_up_refuses_and_goes_on(short_tmp, size):
     """Under RLIMIT_AS: no traceback, no death."""
     server = Serving(short_tmp, workers=0)
     try:
@@ -325,10 +328,10 @@ def test_t9_a_server_whose_memory_is_used_up_refuses_and_goes_on(short_tmp):
         pages = int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[0])
         limit = pages * resource.getpagesize() + headroom.ROOM + 64 * 1024 * 1024
         resource.prlimit(server.process.pid, resource.RLIMIT_AS, (limit, limit))
-        payload = "x" * 200_000
+        payload, many = "x" * size, 4_000_000 // size  # of the larger ones, a snapshot copies as many bytes at once as are kept back
         with pytest.raises(ResourceExhaustedError, match="limit memory: the address space"):
             for n in range(100):
-                ws.enqueue_many([Call("t.echo", f"{n}{i}{payload}") for i in range(20)], timeout=60)
+                ws.enqueue_many([Call("t.echo", f"{n}{i}{payload}") for i in range(many)], timeout=60)
         assert ws.stats()["queued"] > 100
         ws.queue_pause("default")  # what calms is taken
         assert ws.queue_purge("default") > 100

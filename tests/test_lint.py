@@ -73,6 +73,7 @@ def test_nights_of_a_clock_change(cron, wanted):
         assert fate in text
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(["30 2 * * *", "0 1 * * *", "*/20 2 * * *", "15,45 1-3 * * *", "30 2 * * 0", "0 0 * * *", "59 1 25 10 *"]),
     st.sampled_from(["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Cairo", "America/Havana"]),
@@ -108,6 +109,7 @@ def test_a_pile_up_names_the_minute_and_the_jobs():
     assert pile_up([[Cron("0 0 1 1 *"), Cron("0 12 1 1 *")]] * 5, START)[0].at == START
 
 
+@pytest.mark.slow
 def test_a_pile_up_is_that_of_brute_force():
     crons = ["*/7 3 * * *", "0 */2 * * 1-5", "30 4 1 * *", "0 4 * * *", "0 4 * * 6", "*/30 * * * *", "0 2-6 * * *", "0 4 * * *", "15 10 * * * *"]
     load = {}

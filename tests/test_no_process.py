@@ -332,6 +332,7 @@ def test_f8_orphans_that_come_to_us_are_reaped(serving, short_tmp, where):
 CODE = "from wheelsched import task\n@task('w.version')\ndef version():\n    return {}\n"
 
 
+@pytest.mark.slow
 def test_w9_and_w4_a_worker_waits_for_its_server_and_reloads_at_sighup(serving, short_tmp):
     module, log, path = short_tmp / "w4tasks.py", short_tmp / "log2", str(short_tmp / "s")
     module.write_text(CODE.format(1))

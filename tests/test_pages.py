@@ -64,6 +64,7 @@ def test_a_healthy_file_has_no_findings(tmp_path):
         assert page_findings(data) == []
 
 
+@pytest.mark.slow
 def test_t7_every_flipped_bit_of_the_free_list_is_seen_or_harmless(victim):
     raw = victim.read_bytes()
     rng = random.Random(7)

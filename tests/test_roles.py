@@ -118,6 +118,7 @@ def test_admin_and_worker(sim, monkeypatch):
     assert error_from_wire("permission_denied", "x").code == "permission_denied"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
 def test_another_user_of_a_real_server(short_tmp):
     """By SO_PEERCRED: uid 65534 may put a plain job, and a command only when it is granted."""

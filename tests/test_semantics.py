@@ -153,6 +153,7 @@ def test_clock_06(world):
     assert world.runs("j", "succeeded")[-1].scheduled_at == world.now
 
 
+@pytest.mark.slow
 def test_clock_back_a_day(world):
     """A clock that was wrong for a minute: what ran does not run again, and the job goes on at once (design, section 3)."""
     world.client.put("j", Call("ok"), Every("60s"))
@@ -277,6 +278,7 @@ def test_interval_06(world):
     assert world.client.get("j").state == "active"
 
 
+@pytest.mark.slow
 def test_retry_01(world):
     start = world.now_us
     world.client.put_many([_once(i, world.now) for i in range(1_000)])
@@ -413,6 +415,7 @@ def test_crash_03(world):
     assert ok.refresh().state == "succeeded"
 
 
+@pytest.mark.slow
 def test_history_02(world):
     """What is in progress or waits for a retry is not moved to history."""
     world.client.put("j", Call("boom"), At(world.now), retry=Retry(attempts=2, backoff="20d", cap="30d"))

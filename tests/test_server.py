@@ -175,6 +175,7 @@ def test_an_earlier_instant_than_what_was_decided_is_refused_aloud(serving):
     assert [j.name for j in ws.jobs()] == ["a"]
 
 
+@pytest.mark.slow
 def test_a_data_directory_keeps_its_clock_offset(serving):
     server = serving("--clock-offset", "1h", workers=0)
     server.client()

@@ -26,6 +26,7 @@ def test_the_second_server_is_refused_and_harms_nothing(serving, short_tmp):
     assert ws.enqueue(Call("t.echo", 5)).result(timeout=10) == 5
 
 
+@pytest.mark.slow
 def test_a_dead_socket_is_removed_and_a_file_is_left_alone(serving, short_tmp):
     stale = socket.socket(socket.AF_UNIX)
     stale.bind(str(short_tmp / "s"))
@@ -234,6 +235,7 @@ def switches(pid):
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs takes root")
 def test_a_full_disk_refuses_commands_and_recovers_by_itself(serving, short_tmp):
     data = short_tmp / "data"

@@ -179,6 +179,7 @@ SABOTAGE = [  # with what the world says to it
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sabotage", "why"), SABOTAGE, ids=[f.__name__ for f, _ in SABOTAGE])
 def test_sabotage_turns_it_red(sabotage, why, monkeypatch):
     sabotage(monkeypatch)
@@ -210,6 +211,7 @@ def test_it(wheelsched):
 """
 
 
+@pytest.mark.slow
 def test_pytest_fixture(tmp_path):
     Path(tmp_path, "test_theirs.py").write_text(PLUGIN_TEST)
     installed = any(e.value == "wheelsched.testing_plugin" for e in entry_points(group="pytest11"))

@@ -319,6 +319,22 @@ def test_a_snapshot_is_of_one_instant_although_rows_go_on_changing():
     jobs.check()
 
 
+def test_a_snapshot_that_is_dropped_leaves_a_table_that_makes_the_next_one():
+    jobs = JobTable()
+    put(jobs, *[f"n/{i}" for i in range(20_000)])
+    jobs.copy_begin()
+    assert jobs.copy_next(1)
+    put(jobs, "n/19999", "new/1")  # its chunk is kept for the snapshot
+    jobs.copy_drop()
+    assert jobs.copy_next(1) == []
+    put(jobs, "new/2")
+    expected, got = dumps(jobs), {}
+    jobs.copy_begin()
+    while pieces := jobs.copy_next(1):
+        got.update(pieces)
+    assert [got[c] for c in sorted(got)] == expected
+
+
 def test_damaged_dumps_are_refused():
     jobs = JobTable()
     put(jobs, "a/b", "a/c")

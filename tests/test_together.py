@@ -97,6 +97,7 @@ def test_events_tell_of_a_failure(b):
     assert "run.snoozed" not in kinds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", ["poison", "stuck", "late"])
 @pytest.mark.parametrize("mode", ["process", "thread", "external"])
 def test_one_run_takes_no_other_along(serving, external, short_tmp, mode, bad):

@@ -132,6 +132,7 @@ def test_every_kind_of_client_waits_over_a_retry_and_kills_of_the_server(serving
     assert (shell.returncode, out) == (0, f"{value}\n")
 
 
+@pytest.mark.slow
 def test_results_are_found_after_a_fold_and_expire_by_retention(serving, short_tmp):
     server = serving(workers=2)
     ws = server.client()

@@ -69,6 +69,7 @@ cdef class Rows:
     cdef uint32_t hint  # no row below hint * 64 is free
     cdef readonly uint32_t count
     cdef bint copying
+    cdef bint dropped  # there was no memory for the snapshot
     cdef uint32_t copy_at
     cdef uint32_t copy_end
     cdef dict copies

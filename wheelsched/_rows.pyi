@@ -17,6 +17,11 @@ class Rows:
     def copy_begin(self) -> None:
         """Start a snapshot of this instant; one at a time."""
     def copy_next(self, limit: int) -> list[tuple[int, bytes]]:
-        """(chunk, bytes) pieces of about `limit` bytes; empty when the snapshot is complete."""
+        """(chunk, bytes) pieces of about `limit` bytes; empty when the snapshot is complete.
+
+        MemoryError when there was no room for a copy, also when a change wanted it: the snapshot is dropped.
+        """
+    def copy_drop(self) -> None:
+        """End a snapshot, whole or not."""
     def slots(self, start: int = 0, limit: int = 0xFFFFFFFF) -> list[int]:
         """Rows in use from `start` on, ascending, at most `limit`."""

@@ -118,32 +118,50 @@ cdef class Rows:
         return self.chunk_count
 
     cdef int keep(self, uint32_t chunk) except -1:
-        self.copies[chunk] = self.dump(chunk)
-        self.saved[chunk] = 1
+        try:
+            self.copies[chunk] = self.dump(chunk)
+        except MemoryError:  # who changes a row goes on: a snapshot can be made later
+            self.copy_drop()
+            self.dropped = True
+        else:
+            self.saved[chunk] = 1
         return 0
 
     def copy_begin(self):
         """Start a snapshot of this instant; one at a time."""
         assert not self.copying
+        self.dropped = False
         memset(self.saved, 0, self.chunk_count)
         self.copying = True
         self.copy_at = 0
         self.copy_end = self.chunk_count
 
     def copy_next(self, size_t limit):
-        """List of (chunk, bytes) of at least one chunk and about `limit` bytes; empty when the snapshot is complete."""
+        """List of (chunk, bytes) of at least one chunk and about `limit` bytes; empty when the snapshot is complete.
+
+        MemoryError when there was no room for a copy, also when a change wanted it: the snapshot is dropped.
+        """
         out = []
         cdef size_t total = 0
         while self.copying and self.copy_at < self.copy_end and total < limit:
             if not self.saved[self.copy_at]:
                 self.keep(self.copy_at)
+                if self.dropped:
+                    break
             data = self.copies.pop(self.copy_at)
             total += len(data)
             out.append((self.copy_at, data))
             self.copy_at += 1
+        if self.dropped:
+            raise MemoryError("no memory for a snapshot")
         if not out:
             self.copying = False
         return out
+
+    def copy_drop(self):
+        """End a snapshot, whole or not."""
+        self.copying = False
+        self.copies.clear()
 
     def slots(self, uint32_t start=0, uint32_t limit=0xFFFFFFFF):
         """Numbers of the rows in use from `start` on, ascending, at most `limit`: list of int."""

@@ -10,7 +10,9 @@ follows from its job and nominal time and is not kept; `other` are the rows whos
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgpack
 import numpy as np
@@ -24,7 +26,7 @@ from .reads import RunFilter, as_columns, run_fields, runs, select_runs
 from .records import decode_blobs, decode_column, encode_blobs, encode_column
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 VERSION: Final = 3
 READABLE: Final = frozenset({1, 2, 3})  # 1 had no flags, all ids, and plain names; 3 added elapsed_us
 ROWS_MAX: Final = 2**32  # of a block
+_OPENED: Final = 4  # blocks that a server keeps read
 BLOCKS_MAX: Final = 4  # that a page of runs looks through; others follow
 NEEDED: Final = frozenset({"why", "backfill", "history"})  # verbs that are decided with a look into history
 _NAMES_LEVEL: Final = 1  # of zlib
@@ -96,6 +99,7 @@ class Block:
         self.version: int = version
         self._decoded: dict[str, NDArray[Any]] = {}
         self._ids: tuple[NDArray[np.uint64], NDArray[np.uint64]] | None = None
+        self._names: list[bytes] | None = None
         self.n: int = self._block["n"]
         self.folded: int = self._block.get("folded", 0)
         self.first_us: int = self._block["first_us"]
@@ -111,8 +115,10 @@ class Block:
 
     def names(self) -> list[bytes]:
         """Full job names of the block."""
-        data = self._block["names"]
-        return decode_blobs(data if self.version == 1 else zlib.decompress(data))
+        if self._names is None:
+            data = self._block["names"]
+            self._names = decode_blobs(data if self.version == 1 else zlib.decompress(data))
+        return self._names
 
     def ids(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """(high, low) halves of all run ids."""
@@ -170,13 +176,14 @@ class Block:
         columns = [self[name][picked].tolist() for name in _FIELDS]
         columns += [half[picked].tolist() for half in self.ids()]
         job, spec = (decode_column(self._block[what])[picked].tolist() for what in ("job", "spec"))
-        names = [x.decode() for x in self.names()]
+        names = self.names()
         tasks, queues = self._block["tasks"], self._block["queues"]
         results, histories = self._joined("result", picked), self._joined("history", picked)
         fields = (*_FIELDS, "id_high", "id_low")
         return [
             run_fields(
-                dict(zip(fields, values, strict=True)), names[job[k]], tasks[spec[k]], queues[spec[k]], results[k], histories[k], {},
+                dict(zip(fields, values, strict=True)), names[job[k]].decode(), tasks[spec[k]], queues[spec[k]],
+                results[k], histories[k], {},
             )
             for k, values in enumerate(zip(*columns, strict=True))
         ]
@@ -287,10 +294,19 @@ def and_more(found: Any, blocks: list[bytes], verb: str, args: dict[str, Any]) -
     return found | more if isinstance(found, dict) else found + more
 
 
+Opened: TypeAlias = Callable[[bytes], Block]
+
+
+def opener() -> Opened:
+    """Reads blocks, and knows the last ones: the pages of a listing come from one block many times."""
+    return lru_cache(_OPENED)(Block)
+
+
 def runs_page(
-    state: State, blocks: Callable[..., Iterator[tuple[int, bytes]]], args: dict[str, Any], running: Live, limit: int
+    state: State, blocks: Callable[..., Iterator[tuple[int, bytes]]], args: dict[str, Any], running: Live, limit: int, opened: Opened
 ) -> dict[str, Any]:
-    """A page of runs, oldest first: history, then the table; with `newest` from the other end. `blocks` takes a journal's arguments.
+    """A page of runs, oldest first: history, then the table; with `newest` from the other end. `blocks` takes a journal's arguments,
+    `opened` reads a block.
 
     A position is [block, row] inside history, [-1, created_us, number] inside the table: of the next row of history and the last run of
     the table that was looked at, in both orders of the last one; the number is of its creation, with the server's generation. A run
@@ -298,19 +314,20 @@ def runs_page(
     """
     wanted = RunFilter(args)
     wanted.steps = state.meta.steps
-    found, position = (_newest if wanted.newest else _oldest)(state, blocks, wanted, args.get("after"), running, limit)
+    found, position = (_newest if wanted.newest else _oldest)(state, blocks, wanted, args.get("after"), running, limit, opened)
     return {"columns": as_columns(found), "after": position}
 
 
 def _oldest(
-    state: State, blocks: Callable[..., Iterator[tuple[int, bytes]]], wanted: RunFilter, after: Any, running: Live, limit: int
+    state: State, blocks: Callable[..., Iterator[tuple[int, bytes]]], wanted: RunFilter, after: Any, running: Live, limit: int,
+    opened: Opened,
 ) -> tuple[list[dict[str, Any]], list[int] | None]:
     found: list[dict[str, Any]] = []
     if after is None or after[0] >= 0:
         for looked_at, (number, data) in enumerate(of_runs(blocks(0 if after is None else after[0]))):
             if looked_at == BLOCKS_MAX:
                 return found, [number, 0]
-            block = Block(data)
+            block = opened(data)
             start = after[1] if after is not None and number == after[0] else 0
             picked = [i for i in block.select(wanted) if i >= start][: limit - len(found)]
             found += block.rows(picked)
@@ -321,7 +338,8 @@ def _oldest(
 
 
 def _newest(
-    state: State, blocks: Callable[..., Iterator[tuple[int, bytes]]], wanted: RunFilter, after: Any, running: Live, limit: int
+    state: State, blocks: Callable[..., Iterator[tuple[int, bytes]]], wanted: RunFilter, after: Any, running: Live, limit: int,
+    opened: Opened,
 ) -> tuple[list[dict[str, Any]], list[int] | None]:
     found: list[dict[str, Any]] = []
     if after is None or after[0] < 0:
@@ -333,7 +351,7 @@ def _newest(
     for looked_at, (number, data) in enumerate(of_runs(above)):
         if looked_at == BLOCKS_MAX:
             return found, [number, ROWS_MAX]
-        block = Block(data)
+        block = opened(data)
         end = after[1] if after is not None and number == after[0] else ROWS_MAX
         picked = [i for i in reversed(block.select(wanted)) if i < end][: limit - len(found)]
         found += block.rows(picked)
@@ -376,4 +394,4 @@ def _number(state: State, after: Any, *, newest: bool) -> int:
     return int(numbers[further[-1]]) + 1 if newest else int(numbers[further[0]]) - 1
 
 
-__all__ = ["NEEDED", "Block", "and_more", "look_for", "made_us", "of_runs", "pack", "runs_page"]
+__all__ = ["NEEDED", "Block", "Opened", "and_more", "look_for", "made_us", "of_runs", "opener", "pack", "runs_page"]

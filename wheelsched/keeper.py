@@ -9,7 +9,7 @@ import numpy as np
 
 from . import history, reads
 from .errors import InvalidArgumentError, NotFoundError
-from .history import Block, made_us, of_runs, runs_page
+from .history import Block, made_us, of_runs, opener, runs_page
 from .memory_journal import LAST, Batch
 from .model import NEVER, US
 from .run_commands import parse_run_id
@@ -44,6 +44,7 @@ class Keeper:
         self._again_bytes = 0  # before so many, no snapshot is tried: it did not fit
         self.storage = Storage(journal, config)
         self._retention_us = 0
+        self._opened = opener()
         self._spans: dict[int, tuple[int, int]] = {}  # history block -> span of the milliseconds in its run ids
         self._unwritten: deque[tuple[int, int, bytes]] = deque()  # record number, block number, block: submitted, maybe not on disk yet
         self._history_next = journal.history_range()[1]
@@ -101,7 +102,11 @@ class Keeper:
         elif self.storage.tight:
             self._give_up_snapshot(batch)
             return
-        piece = next(self._pieces, None)
+        try:
+            piece = next(self._pieces, None)
+        except MemoryError:  # the journal is whole without it
+            self._give_up_snapshot(batch)
+            return
         if piece is None:
             batch.snapshot_end = True
             batch.trim_to = self._snapshot_seq
@@ -127,8 +132,7 @@ class Keeper:
         return sum(len(piece) for pieces in self.state.copy(PIECE_BYTES) for piece in pieces)
 
     def _give_up_snapshot(self, batch: Any) -> None:
-        for _ in self._pieces or ():
-            pass  # the tables keep what changes until a copy is at its end
+        self.state.copy_drop()
         self._pieces = None
         self._again_bytes = max(EARLY_BYTES, self.config.reserve_bytes // 16)
         batch.snapshot_drop = True
@@ -222,7 +226,7 @@ class Keeper:
             and (after[0] < 0) == (len(after) == 3)
         ):
             raise InvalidArgumentError("after: the position from the page before is wanted")
-        return runs_page(state, self.blocks, args, running, min(limit, reads.TOLD_MAX))
+        return runs_page(state, self.blocks, args, running, min(limit, reads.TOLD_MAX), self._opened)
 
     def run(self, state: State, args: dict[str, Any], running: Live) -> dict[str, Any]:
         """One run, from the table or from history."""

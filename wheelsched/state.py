@@ -453,6 +453,11 @@ class State(AttemptRecords):
         """Snapshot of this instant, in pieces of about `step_bytes`; state may go on changing between the pieces."""
         return state_snapshot.copy(self, step_bytes)
 
+    def copy_drop(self) -> None:
+        """End a snapshot that nobody wants any more."""
+        self.jobs.copy_drop()
+        self.runs.copy_drop()
+
     @classmethod
     def load(cls, pieces: Iterator[bytes]) -> State:
         """The state of a snapshot. CorruptJournalError when it doesn't fit together."""
