@@ -134,10 +134,10 @@ class Block:
                 self._ids = high, low
         return self._ids
 
-    def select(self, wanted: RunFilter) -> list[int]:
-        """Rows that pass a filter."""
+    def select(self, wanted: RunFilter) -> NDArray[np.intp]:
+        """Rows that pass a filter, ascending."""
         if self.last_us < wanted.since or self.first_us >= wanted.until:
-            return []
+            return np.empty(0, np.intp)
         keep = wanted.mask(self)
         for folded, now in wanted.steps:  # ledger rows beyond a clock that went back: their time came again
             if self.folded < folded:
@@ -149,7 +149,7 @@ class Block:
         if wanted.of_names:
             good = np.array([wanted.matches(x.decode()) for x in self.names()], np.bool_)
             keep &= good[decode_column(self._block["job"])]
-        return [int(i) for i in np.flatnonzero(keep)]
+        return np.flatnonzero(keep)
 
     def id_span_ms(self) -> tuple[int, int]:
         """Least and greatest of the milliseconds that begin the run ids."""
@@ -329,7 +329,8 @@ def _oldest(
                 return found, [number, 0]
             block = opened(data)
             start = after[1] if after is not None and number == after[0] else 0
-            picked = [i for i in block.select(wanted) if i >= start][: limit - len(found)]
+            chosen = block.select(wanted)
+            picked = chosen[chosen >= start][: limit - len(found)].tolist()
             found += block.rows(picked)
             if len(found) == limit:
                 return found, [number, picked[-1] + 1]
@@ -353,7 +354,8 @@ def _newest(
             return found, [number, ROWS_MAX]
         block = opened(data)
         end = after[1] if after is not None and number == after[0] else ROWS_MAX
-        picked = [i for i in reversed(block.select(wanted)) if i < end][: limit - len(found)]
+        chosen = block.select(wanted)
+        picked = chosen[chosen < end][::-1][: limit - len(found)].tolist()
         found += block.rows(picked)
         if len(found) == limit:
             return found, [number, picked[-1]]

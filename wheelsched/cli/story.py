@@ -222,15 +222,18 @@ class Story:
         for name in _RECURRING:
             client.pause(name)
         self._wait("the last runs", lambda: _idle(client))
+        ledger: list[Run] = []
         census, times = Census(), {name: set[datetime]() for name in _RECURRING}
         with Progress("counting", len(self._put)) as bar:
-            for run in client.runs():
+            for run in client.runs(skipped=True):
+                if run.state == "skipped":
+                    ledger.append(run)
+                    continue
                 census.add(run)
                 bar.step()
                 if run.job in times and run.scheduled_at is not None:
                     times[run.job].add(run.scheduled_at)
         lost = census.lost(self._put)
-        ledger = [r for r in client.runs(skipped=True) if r.state == "skipped"]
         owed, missing = 0, 0
         for name in _RECURRING:
             wanted = _occurrences(client.get(name))
