@@ -2,7 +2,7 @@
 
 A server with two workers runs under a client that puts, pauses, resumes, deletes, triggers and reads; the server (or now and then one of its
 workers) is killed at random moments and started again. All parties write a history; after a quiet period the product's own rows are exported,
-`judge` checks what needs no calendar, and check_history.py, where it is at hand, checks everything.
+`judge` checks what needs no calendar, and oracles/check_history.py, which knows nothing of wheelsched, checks everything.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from wheelsched import At, Call, Client, Cron, Every, Manual, Retry, WheelschedE
 from wheelsched.errors import DeadlineExceededError, UnavailableError
 
 HERE = Path(__file__).parent
+CHECKER = HERE / "oracles" / "check_history.py"
 QUIET_S = 8.0
 META = {
     "type": "meta", "schema": 1,
@@ -309,7 +310,6 @@ def main():
     parser.add_argument("--freezes", type=int, default=0, help="of the server, for longer than a lease")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--out", type=Path, default=None)
-    parser.add_argument("--checker", type=Path, default=os.environ.get("WHEELSCHED_CHECKER"))
     args = parser.parse_args()
     out = args.out or Path(tempfile.mkdtemp(prefix="wheelsched-crash-"))
     print(f"seed {args.seed}, history in {out / 'history'}")
@@ -332,13 +332,9 @@ def main():
     for finding in findings:
         print("FINDING", finding)
     code = 1 if findings else 0
-    if args.checker:
-        wanted = [f"starts={10 * (args.worker_kills + args.zombies) + kills}", f"faults={kills + args.freezes}"]
-        checked = subprocess.run(
-            [sys.executable, str(args.checker), str(checkable(h.history)), *(x for w in wanted for x in ("--min", w))], check=False
-        )
-        code = code or checked.returncode
-    sys.exit(code)
+    wanted = [f"starts={10 * (args.worker_kills + args.zombies) + kills}", f"faults={kills + args.freezes}"]
+    checked = subprocess.run([sys.executable, CHECKER, str(checkable(h.history)), *(x for w in wanted for x in ("--min", w))], check=False)
+    sys.exit(code or checked.returncode)
 
 
 if __name__ == "__main__":

@@ -22,10 +22,8 @@ def test_kill_9_under_load_loses_nothing_and_doubles_nothing(tmp_path):
     assert not findings, (seed, findings[:10])
     assert counts["starts"] > kills, (seed, counts)
     assert h.counts["acked"] > kills, (seed, h.counts)
-    checker = os.environ.get("WHEELSCHED_CHECKER")
-    if checker:
-        result = subprocess.run(
-            [sys.executable, checker, str(h.history), "--min", f"starts={kills}", "--min", f"faults={kills}"],
-            capture_output=True, text=True, check=False,
-        )
-        assert result.returncode == 0, f"seed {seed}\n{result.stdout[-5_000:]}"
+    result = subprocess.run(
+        [sys.executable, crash.CHECKER, str(h.history), "--min", f"starts={kills}", "--min", f"faults={kills}"],
+        capture_output=True, text=True, check=False,
+    )
+    assert result.returncode == 0, f"seed {seed}\n{result.stdout[-5_000:]}"

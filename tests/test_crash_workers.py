@@ -33,12 +33,11 @@ def test_dying_and_frozen_workers_lose_nothing_and_double_nothing(tmp_path):
     assert h.counts["zombies"] == 2
     assert seen["lost"] > 0, (seed, seen)
     assert seen["told"] > 0, (seed, seen)
-    checker = os.environ.get("WHEELSCHED_CHECKER")
-    if checker:
-        result = subprocess.run(
-            [sys.executable, checker, str(crash.checkable(h.history)), "--min", "starts=50", "--min", "faults=2"], capture_output=True, text=True, check=False
-        )
-        assert result.returncode == 0, f"seed {seed}\n{result.stdout[-5_000:]}"
+    result = subprocess.run(
+        [sys.executable, crash.CHECKER, str(crash.checkable(h.history)), "--min", "starts=50", "--min", "faults=2"],
+        capture_output=True, text=True, check=False,
+    )
+    assert result.returncode == 0, f"seed {seed}\n{result.stdout[-5_000:]}"
 
 
 def history(tmp_path, *events):

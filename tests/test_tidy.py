@@ -69,7 +69,8 @@ class Import(NamedTuple):
 
 def files(*patterns: str) -> list[Path]:
     found = {p for pattern in patterns for p in ROOT.rglob(pattern) if p.is_file()}
-    skipped = re.compile(r"^(\.(?!ci$).*|build|dist|__pycache__|.*\.egg-info)$")
+    # What is in oracles/ was written by others and is kept as it came.
+    skipped = re.compile(r"^(\.(?!ci$).*|build|dist|__pycache__|oracles|.*\.egg-info)$")
     return sorted(p for p in found if not any(skipped.match(part) for part in p.relative_to(ROOT).parts[:-1]))
 
 
