@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 from wheelsched import task
 
@@ -83,3 +84,13 @@ def mixed_batch(runs):
             time.sleep(0.01)
         raise TimeoutError("told to end")
     return [run.args[1] for run in runs]
+
+
+@task("k.gate")
+def gate(path, what):
+    """Ends when `path`.go is there; the process that it was in is in `path`.pid."""
+    note(path, what)
+    note(f"{path}.pid", os.getpid())
+    while not Path(f"{path}.go").exists():
+        time.sleep(0.01)
+    return what

@@ -12,10 +12,11 @@ import pytest
 from scripted import FIRST, USED, Scripted
 from serving import wait_for
 
-from wheelsched import Call, Retry
+from wheelsched import Call, Retry, protocol
 from wheelsched.kept import AREA_BYTES, HEAD_BYTES, RESULT_BYTES, ROWS_MAX, Kept
 from wheelsched.model import Outcome
-from wheelsched.process import FILE_BYTES
+from wheelsched.process import FILE_BYTES, W_MONO_NS, W_PID
+from wheelsched.started import SeenFile
 
 HERE = str(Path(__file__).resolve().parent)
 KINDS = ("k.value", "k.none", "k.fail", "k.print", "k.batch")
@@ -69,6 +70,47 @@ def test_a_server_that_is_killed_finds_what_its_executor_had_finished(serving, s
     runs, killing = enqueue_around(server.client(), "k.kill_server", notes)
     assert server.process.wait(60) == -signal.SIGKILL
     check_executed_once(serving("--tasks", "kept_tasks").client(), notes, runs, killing)
+
+
+def reported(folder):
+    """Has each executor left user code, and has nothing more to say? It waits for its socket then."""
+    for path in folder.rglob("*.started"):
+        file = SeenFile(path)
+        inside, pid = file.words[W_MONO_NS], file.words[W_PID]
+        file.close()
+        if inside or process_state(pid) != "S":
+            return False
+    return True
+
+
+def process_state(pid):
+    return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+
+
+@pytest.mark.parametrize("where", ["pool", "external"])
+def test_w10_a_run_whose_report_was_sent_and_not_answered_is_not_executed_again(serving, external, short_tmp, monkeypatch, where):
+    monkeypatch.setenv("PYTHONPATH", HERE)
+    workers = int(where == "pool")
+    server = serving("--tasks", "kept_tasks", workers=workers)
+    if where == "external":
+        external("kept_tasks")
+    notes = str(short_tmp / "notes")
+    run = server.client().enqueue(Call("k.gate", notes, "gate"), retry=Retry(attempts=3, backoff="50ms", cap="50ms"))
+    wait_for(lambda: Path(f"{notes}.pid").exists() and Path(f"{notes}.pid").read_text().endswith("\n"), 30)
+    executor = int(Path(f"{notes}.pid").read_text())
+    os.kill(server.process.pid, signal.SIGSTOP)  # it reads no report from now on
+    Path(f"{notes}.go").touch()
+    wait_for(lambda: reported(short_tmp), 30)
+    if where == "external":
+        os.kill(executor, signal.SIGTERM)
+        wait_for(lambda: not Path(f"/proc/{executor}").exists(), 30)
+    os.kill(server.process.pid, signal.SIGKILL)
+    assert server.process.wait(60) == -signal.SIGKILL
+    ws = serving("--tasks", "kept_tasks", workers=workers).client()
+    wait_for(lambda: ws.run(run.id).state in ("succeeded", "dead"), 60)
+    assert ws.run(run.id).result() == "gate"
+    assert len(ws.run(run.id).attempts) == 1
+    assert Path(notes).read_text().splitlines() == ["gate"]
 
 
 @pytest.fixture
@@ -130,6 +172,70 @@ def test_results_that_fill_the_log_are_reported_on_the_way(end, tmp_path):
     assert len(Path(notes).read_text().splitlines()) == len(tokens) + 1
 
 
+def withheld(end):
+    """The answers to `finish`, which the executor gets only when a test sends them; how to send one."""
+    held, verbs = [], {}
+    answer, send = end._answer, end.connection.send
+
+    def answering(request):
+        verbs[request.id] = request.verb
+        return answer(request)
+
+    def sending(frame):
+        if verbs.get(protocol.parse_reply(frame[4:]).id) == "finish":
+            held.append(frame)
+        else:
+            send(frame)
+
+    end._answer, end.connection.send = answering, sending
+    return held, send
+
+
+def test_w10_what_ended_is_kept_until_the_server_has_answered_its_report(end, tmp_path):
+    notes = str(tmp_path / "notes")
+    held, send = withheld(end)
+    end.idle()
+    tokens = []
+    for what in ("first", "second"):
+        tokens.append(end.give("k.value", notes, what))
+        end.finish(tokens[-1])
+        end.idle()
+    file = SeenFile(end.executor.file.path)
+    assert sorted(file.ended) == tokens, "two batches are kept, reported and not answered"
+    tokens.append(end.give("k.value", notes, "third"))
+    for _ in range(20):
+        end.step(0.02)
+    assert Path(notes).read_text().splitlines() == ["first", "second"], "a third batch has no area before the first is answered"
+    assert sorted(file.ended) == tokens[:2]
+    send(held.pop(0))
+    end.finish(tokens[2])
+    end.idle()
+    assert sorted(file.ended) == tokens[1:]
+    file.close()
+    os.kill(end.executor.pid, signal.SIGKILL)
+    end.until(lambda: end.gone, "the exit")
+    assert {t: msgpack.unpackb(e.result["value"]) for t, e in end.gone[0].ended.items()} == {tokens[1]: "second", tokens[2]: "third"}
+
+
+def test_w10_a_full_log_is_emptied_only_when_its_reports_were_answered(end, tmp_path):
+    notes = str(tmp_path / "notes")
+    held, send = withheld(end)
+    end.idle()
+    fit = RESULT_BYTES // 40_100
+    tokens = end.give_many(fit + 2, "k.big", notes, "")
+    end.finish(*tokens[:fit])
+    for _ in range(20):
+        end.step(0.02)
+    file = SeenFile(end.executor.file.path)
+    assert sorted(file.ended) == tokens[:fit]
+    assert len(Path(notes).read_text().splitlines()) == fit + 1, "the run whose result has no room has returned"
+    assert file.words[W_MONO_NS] == 0, "and can't time out while the server is slow"
+    file.close()
+    while held:
+        send(held.pop(0))
+    assert end.finish(tokens[fit])[0][0] == Outcome.SUCCEEDED
+
+
 def test_on_a_full_disk_nothing_is_kept_and_runs_go_on(tmp_path, monkeypatch):
     allocate = os.posix_fallocate
 
@@ -171,5 +277,5 @@ def test_what_user_code_has_scribbled_on_counts_for_nothing():
         assert kept.read() == {}
     results[0] = 0x92
     assert list(kept.read()) == [FIRST + 2, FIRST + 3]
-    kept.clear()
+    kept.begin(b"", 0, 0)
     assert kept.read() == {}

@@ -54,23 +54,23 @@ class Work(Batch):
         self.ended_ns: list[int] | memoryview = [0] * self.n
         self.outcome: bytearray | memoryview = bytearray([Outcome.SUCCEEDED]) * self.n
         self.results: dict[int, dict[str, Any]] = {}
-        self._kept: Kept | None = None
-        self._report: Callable[[Work, int], None]
+        self.kept: Kept | None = None
+        self._make_room: Callable[[Work, int], None]
 
-    def keep_in(self, kept: Kept, report: Callable[[Work, int], None]) -> None:
-        """Have what ends outlive this process. `report` sends the rows below one, and makes room so."""
+    def keep_in(self, kept: Kept, make_room: Callable[[Work, int], None]) -> None:
+        """Have what ends outlive this process. `make_room` reports the rows below one, and returns when the server has answered."""
         kept.begin(self.token_column, time.monotonic_ns(), self._runner.wire.offset_ns)
-        self._kept, self._report, self.ended_ns, self.outcome = kept, report, kept.ended_ns, kept.outcome
+        self.kept, self._make_room, self.ended_ns, self.outcome = kept, make_room, kept.ended_ns, kept.outcome
 
     def keep(self, row: int) -> None:
         """A row's run is over and has given something: before it counts as ended, that is put where it outlives this process."""
-        if self._kept is None or row not in self.results:
+        if self.kept is None or row not in self.results:
             return
         result = self.results[row]
-        if not self._kept.put(row, result):
-            self._report(self, row)
-            self._kept.forget(row)
-            kept = self._kept.put(row, result)
+        if not self.kept.put(row, result):
+            self._make_room(self, row)
+            self.kept.forget(row)
+            kept = self.kept.put(row, result)
             assert kept, "a result of bounded size has room in an empty log"
 
     def started_us(self, row: int) -> int:

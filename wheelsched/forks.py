@@ -99,8 +99,7 @@ def guard(executor: Executor | Crew) -> None:
 
 def _disarm(executor: Executor | Crew) -> None:
     executor.sock.close()
-    kept = executor.file.kept
-    if kept is not None:
+    for kept in executor.file.kept:
         with suppress(BufferError):
             kept.ended_ns.release()  # it is shared: a row that ended here would be one that has ended there
             kept.outcome.release()

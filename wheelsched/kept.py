@@ -1,8 +1,12 @@
-"""What has ended in an executor and perhaps was not reported yet, where it outlives the process: at the end of the started file.
+"""What has ended in an executor, perhaps unknown to the server, where it outlives the process: at the end of the started file.
 
 A run can end the process that it is in. What that process had finished before is not run again for it: the parent reads
 here how each run ended and what it gave. Rows are those of the batch in hand. A row counts once its end is written, which
 happens last; a row's result lies in a log that the executor empties when it is full, by reporting what is in it.
+
+A report that was sent is not one that the server has on disk: a server that is killed in between leaves the runs to the next
+one, which looks here. So an area is written anew only when its reports were answered. Batches take two areas in turn: the
+answers have come, as a rule, when it is an area's turn again.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ RESULT_BYTES: Final = 256 * 1024  # of the log: any one result fits
 HEAD_BYTES: Final = 64
 AREA_BYTES: Final = HEAD_BYTES + ROWS_MAX * (8 + 8 + 1) + RESULT_BYTES
 _ENDED: Final = frozenset({Outcome.SUCCEEDED, Outcome.FAILED, Outcome.TIMED_OUT, Outcome.CANCELLED, Outcome.SNOOZED})
-# Words of the head. FROM: rows below were reported, and their results may be gone from the log.
+# Words of the head. FROM: reports of the rows below were answered, and their results may be gone from the log.
 (K_ROWS, K_FROM, K_USED, K_BEGUN_NS, K_OFFSET_NS) = range(5)
 
 
@@ -43,11 +47,13 @@ class Kept:
         self.outcome = area[at[2] : at[3]]
         self._log = area[at[3] :]  # (row, result map), packed
         self._pack = msgpack.Packer(use_bin_type=True).pack
+        self.reports: list[int] = []  # numbers of the requests that tell the server of these rows
 
     def begin(self, token_column: bytes, now_ns: int, offset_ns: int) -> None:
         """A batch is about to be executed: `ended_ns` and `outcome` are its columns now. `offset_ns` makes monotonic instants wall time."""
         words, n = self._words, len(token_column) // 8
         words[K_ROWS] = 0
+        self.reports.clear()
         self.ended_ns[:n] = memoryview(bytes(8 * n)).cast("q")
         self._tokens[:n] = memoryview(token_column).cast("q")
         self.outcome[:n] = bytes([Outcome.SUCCEEDED]) * n
@@ -67,13 +73,10 @@ class Kept:
         return True
 
     def forget(self, upto: int) -> None:
-        """Rows below were reported: make room."""
+        """The server has answered the reports of the rows below: make room."""
+        self.reports.clear()
         self._words[K_FROM] = upto
         self._words[K_USED] = 0
-
-    def clear(self) -> None:
-        """The batch was reported."""
-        self._words[K_ROWS] = 0
 
     def read(self) -> dict[int, Ended]:
         """{token: how it ended}; once the process is gone. Nothing when user code that wrote where it should not has spoilt it."""

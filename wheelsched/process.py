@@ -59,8 +59,9 @@ _PR_SET_PDEATHSIG: Final = 1
 (W_MAGIC, W_VERSION, W_PID, W_PGID, W_BEGUN, W_GENERATION, W_WORKER, W_STARTED, W_MONO_NS, W_FIRST, W_CANCEL, W_WHY, W_SKIPS,
  W_COMMAND, W_COMMAND_PGID, W_COMMAND_BEGUN, W_MARK, W_GRACE_US, W_BEAT_NS, W_SILENT_US, W_DEAF) = range(21)
 W_PLACES: Final = 24  # how many places follow; 0: the file itself is the only one
-W_KEPT: Final = 25  # byte offset of what is kept of ended runs; 0: nothing
+W_KEPT: Final = 25  # byte offset of the first area of what is kept of ended runs; 0: none
 W_IMPORT: Final = 26
+W_KEPT2: Final = 27  # as W_KEPT, of the second area
 
 
 def text_sum(text: str) -> str:
@@ -88,16 +89,15 @@ class StartedFile:
         self.words = memoryview(self._map).cast("q")
         if create:
             self.words[W_PLACES] = places
-            self.words[W_KEPT] = 0 if places or size == FILE_BYTES else FILE_BYTES
+            if not places and size > FILE_BYTES:
+                self.words[W_KEPT], self.words[W_KEPT2] = FILE_BYTES, FILE_BYTES + _KEPT_BYTES
             self.words[W_VERSION] = VERSION
             self.words[W_MAGIC] = MAGIC
         elif self.words[W_MAGIC] != MAGIC or self.words[W_VERSION] != VERSION:
             self.close()
             raise ValueError(f"{self.path}: not a started file of version {VERSION}")
-        self.kept: Kept | None = None
-        if 0 < (at := self.words[W_KEPT]) <= size - AREA_BYTES:
-            with memoryview(self._map) as whole:
-                self.kept = Kept(whole[at : at + AREA_BYTES])
+        with memoryview(self._map) as whole:
+            self.kept = [Kept(whole[at : at + AREA_BYTES]) for at in kept_at(self.words, size)]
         first, count = FILE_BYTES // 8, min(self.words[W_PLACES], (size - FILE_BYTES) // 8 // PLACE_WORDS)
         places_at = range(first, first + count * PLACE_WORDS, PLACE_WORDS)
         self.places = [self.words[at : at + PLACE_WORDS] for at in places_at] or [self.words]
@@ -137,8 +137,8 @@ class StartedFile:
 
     @property
     def ended(self) -> dict[int, Ended]:
-        """{token: how it ended} of the batch that the executor had in hand, which may have reported some of it; empty with places."""
-        return {} if self.kept is None else self.kept.read()
+        """{token: how it ended} of the batch in hand and the one before, some of it reported; empty with places."""
+        return {token: how for kept in self.kept for token, how in kept.read().items()}
 
     @property
     def calls(self) -> list[tuple[int, int]]:
@@ -150,16 +150,21 @@ class StartedFile:
         """Unmap; the file stays."""
         for words in (*getattr(self, "places", ()), self.words):
             words.release()
-        kept: Kept | None = getattr(self, "kept", None)
-        if kept is not None:
-            kept.close()
+        kept: list[Kept] = getattr(self, "kept", [])
+        for area in kept:
+            area.close()
         self._map.close()
+
+
+def kept_at(words: memoryview, size: int) -> list[int]:
+    """Byte offsets of the areas of what is kept, in a started file of this size that begins with these words."""
+    return [at for at in (words[W_KEPT], words[W_KEPT2]) if 0 < at <= size - AREA_BYTES]
 
 
 def _allocate(fd: int, places: int) -> None:
     """Room for a started file: a full disk shows here, not as SIGBUS later. Without room for what is kept, nothing is."""
     try:
-        os.posix_fallocate(fd, 0, FILE_BYTES + (8 * PLACE_WORDS * places or _KEPT_BYTES))
+        os.posix_fallocate(fd, 0, FILE_BYTES + (8 * PLACE_WORDS * places or 2 * _KEPT_BYTES))
     except OSError as e:
         if places or e.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

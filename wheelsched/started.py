@@ -64,7 +64,7 @@ class SeenFile:
             os.close(self._fd)
             raise
         count = max(0, min(head[process.W_PLACES], (self._size - process.FILE_BYTES) // _HEAD_BYTES))
-        self._kept_at = head[process.W_KEPT]
+        self._kept_at = process.kept_at(head, self._size)
         self._skips = head[process.W_SKIPS]
         self.cut = False  # it is shorter than it was
         # User code can write here too, so what tells whose file it is is read once, before there is any.
@@ -148,17 +148,16 @@ class SeenFile:
 
     @property
     def ended(self) -> dict[int, Ended]:
-        """{token: how it ended} of the batch that the executor had in hand, which may have reported some of it; empty with places."""
-        if not 0 < self._kept_at <= self._size - AREA_BYTES:
-            return {}
-        try:
-            kept = Kept(memoryview(self._read(self._kept_at, AREA_BYTES)))
-        except (OSError, ValueError):
-            return {}
-        try:
-            return kept.read()
-        finally:
+        """{token: how it ended} of the batch in hand and the one before, some of it reported; empty with places."""
+        found: dict[int, Ended] = {}
+        for at in self._kept_at:
+            try:
+                kept = Kept(memoryview(self._read(at, AREA_BYTES)))
+            except (OSError, ValueError):
+                return {}
+            found |= kept.read()
             kept.close()
+        return found
 
     @property
     def calls(self) -> list[tuple[int, int]]:

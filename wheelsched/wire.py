@@ -14,7 +14,7 @@ from .tasks import check_kept
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from .execution import Runner, Work
     from .process import Capture
@@ -102,6 +102,10 @@ class Wire:
             "id": ids, "token": tokens, "outcome": bytes([Outcome.NOT_STARTED]) * (len(tokens) // 8), "started_us": zero, "ended_us": zero,
             "result": [],
         })
+
+    def unanswered(self, numbers: Iterable[int]) -> bool:
+        """Has one of these requests no answer yet?"""
+        return any(number in self._pending for number in numbers)
 
     @property
     def outstanding(self) -> int:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from . import protocol
     from .crew import Crew
+    from .kept import Kept
     from .payloads import Exts
     from .tasks import Task
 
@@ -68,7 +69,7 @@ class Executor(Wire):
         self.wear = wear
         self.log = log
         self.words = file.words
-        self.kept = file.kept
+        self.kept = deque(file.kept)  # the first is the next batch's
         self.outputs = outputs
         self.runner = Runner(file, file.words, outputs, self)
         self.runner.meter = Meter()
@@ -156,8 +157,10 @@ class Executor(Wire):
                 self.sock.sendall(self.lease(more))
         self.set_offset()
         start = time.monotonic_ns()
-        if self.kept is not None:
-            work.keep_in(self.kept, self._report)
+        if self.kept:
+            self._until_answered(self.kept[0])
+            work.keep_in(self.kept[0], self._make_room)
+            self.kept.rotate()
         self.work = work
         if work.n > 1 or self.outstanding:
             self._wake()
@@ -171,8 +174,6 @@ class Executor(Wire):
         self.worn = self.wear.why()
         again = not self.outstanding and not self.stopping and not self.ready and not self.worn
         self._report(work, work.done, ask=again)
-        if self.kept is not None:
-            self.kept.clear()
 
     def _learn(self, n: int, took_ns: int, *, full: bool) -> None:
         fit = max(1, n) * BATCH_NS // max(1, took_ns)
@@ -206,10 +207,26 @@ class Executor(Wire):
                     work.begun_ns[start:end], list(work.ended_ns[start:end]), results,
                 ))
                 work.reported = end
+                if work.kept is not None:
+                    work.kept.reports.append(self._last_id)
             if ask:
                 frames.append(self.lease(self.wear.left(self.credits)))
             if frames:
                 self.sock.sendall(b"".join(frames))
+
+    def _make_room(self, work: Work, upto: int) -> None:
+        """Report the rows below `upto`, and wait until the server has answered for them all."""
+        assert work.kept is not None
+        self.words[process.W_MONO_NS] = 0  # user code has returned: however long the server takes, no run has timed out
+        self._report(work, upto)
+        self._until_answered(work.kept)
+
+    def _until_answered(self, kept: Kept) -> None:
+        """Wait until the server has answered all reports of this area's rows. ConnectionError at the end of the stream."""
+        while self.unanswered(kept.reports):
+            with self._reading:
+                if self.unanswered(kept.reports) and not self.receive():
+                    raise ConnectionError("the connection to the server has ended")
 
     def _hand_back(self, work: Work, rows: list[int]) -> None:
         """Rows that nobody entered, and now nobody will, back to the server."""
