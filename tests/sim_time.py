@@ -73,6 +73,7 @@ class TimeActions:
             times = [at for at in plan.grid(since - 1, until) if not self.world.judge.excluded(job, at)]
             assert result["total"] == len(times), f"{job.name}: a backfill of {result['total']}, {len(times)} are due"
             assert result["count"] + result["existing"] == result["total"]
+            assert result["forgotten"] == 0, "the range is younger than history is kept"
             without = [at for at in times if not job.runs[at]]
             assert args["dry_run"] or not without, f"{job.name}: no run for {without[:3]} after the backfill"
         else:

@@ -1,4 +1,4 @@
-"""The command line about runs: enqueue, run get, wait, cancel, list."""
+"""The command line about runs: enqueue, run get, wait, cancel, list, and what a backfill says of the runs it makes."""
 
 from __future__ import annotations
 
@@ -113,3 +113,20 @@ def test_since_when_an_attempt_runs(server):
     assert "attempt 2  leased on w8, token 7" in server("run", "get", RUN_ID).stdout
     server.answers["run"] = wire_run("running", attempts=[{**attempt, "started_us": NOON_US}])
     assert re.search(r"attempt 2  running on w8 for .+, token 7", server("run", "get", RUN_ID).stdout)
+
+
+@pytest.mark.parametrize(
+    ("forgotten", "dry", "said"),
+    [
+        (1, [], "1 of them is older than history is kept (`retention`): if a run of that time was made before, it runs again"),
+        (5, ["--dry-run"], "5 of them are older than history is kept (`retention`): if a run of that time was made before, it would run again"),
+        (0, [], None),
+    ],
+)
+def test_s1_a_backfill_beyond_history_is_told(server, forgotten, dry, said):
+    answer = {"count": 7, "existing": 0, "total": 7, "first_us": NOON_US, "last_us": NOON_US, "ids": [], "forgotten": forgotten}
+    server.answers |= {"get": wire_job(), "backfill": answer}
+    span = ["job", "backfill", "a", "--since", "2026-11-29T13:00:00Z", "--until", "2026-11-30T12:00:00Z"]
+    told = [line.strip() for line in server(*span, *dry).stdout.splitlines()[3:]]
+    assert told == ([said] if said else [])
+    assert json.loads(server(*span, *dry, "-o", "json").stdout)["forgotten"] == forgotten

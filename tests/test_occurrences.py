@@ -20,6 +20,7 @@ from wheelsched import (
     Retry,
 )
 from wheelsched.ids import scheduled_run_id
+from wheelsched.memory_journal import Batch
 
 START = "2026-03-02T00:00:00Z"  # a Monday
 
@@ -296,3 +297,28 @@ def test_a_moved_occurrence_is_in_nobodys_way_and_waits_its_turn(b):
     assert b.client.run(run.id).state == "scheduled"
     b.finish(held)
     assert b.client.run(run.id).state == "queued"
+
+
+@pytest.mark.parametrize("pieces", [False, True])
+def test_s1_a_backfill_beyond_history_is_told(b, monkeypatch, pieces):
+    if pieces:
+        monkeypatch.setattr("wheelsched.occurrences.PIECE", 3)
+    b.engine.retention_us = 2 * 86_400 * 10**6
+    b.put(schedule=Cron("0 0 * * *"))
+    for _ in range(6):
+        b.advance("1d")
+        b.hello()
+        b.finish(b.lease())
+    b.client.pause("j")
+    fold(b)
+    ran = at("2026-03-03T00:00"), at("2026-03-08T00:00")
+    whole = b.client.backfill("j", *ran, dry_run=True)
+    assert (whole.total, whole.existing, whole.forgotten) == (6, 6, 0), "what history has is known, however old"
+    b.journal.append(Batch(drop_history=b.journal.history_range()[1]))
+    dry = b.client.backfill("j", *ran, dry_run=True)
+    assert (dry.total, dry.count, dry.forgotten) == (6, 6, 4), "the 6th at 00:00 is older than two days by some seconds"
+    done = b.client.backfill("j", *ran)
+    assert (done.count, done.forgotten) == (6, 4)
+    assert done.to_dict()["forgotten"] == 4
+    again = b.client.backfill("j", *ran)
+    assert (again.count, again.existing, again.forgotten) == (0, 6, 0)

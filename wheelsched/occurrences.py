@@ -183,6 +183,7 @@ class BackfillSweep(Sweep):
     have: set[int]  # nominal times that have a run in history
     found: list[int] = field(default_factory=list, init=False)  # all nominal times
     made: list[int] = field(default_factory=list, init=False)  # those that get a run
+    forgotten: int = field(default=0, init=False)  # of these: so old that history may have dropped a run of theirs
 
     def piece(self, engine: Engine) -> bool:
         """As in Sweep."""
@@ -206,6 +207,7 @@ class BackfillSweep(Sweep):
         again = rows[there[dead]] if self.failed else rows[:0]
         self.found += times
         self.made += wanted
+        self.forgotten += sum(at < engine.now.wall_us - engine.retention_us for at in wanted)
         self.count += len(wanted) + len(again)
         if not self.dry:
             if wanted:
@@ -228,7 +230,7 @@ class BackfillSweep(Sweep):
         times, made = sorted(self.found), sorted(self.made)
         return {
             "count": self.count, "existing": len(times) - self.count, "total": len(times), "first_us": times[0] if times else None,
-            "last_us": times[-1] if times else None,
+            "last_us": times[-1] if times else None, "forgotten": self.forgotten,
             "ids": [scheduled_run_id(parse_job_name(name).encode(), at).hex() for at in made[:IDS_MAX]],
         }
 
@@ -236,6 +238,7 @@ class BackfillSweep(Sweep):
 def backfill(engine: Engine, cmd: Incoming) -> bytes:
     """Runs for past occurrences that have none. An existing run is never doubled; `failed` also sends dead ones back.
 
+    Of what is older than history is kept nobody knows whether it ran: it runs, and `forgotten` in the answer counts it.
     A large one is made in pieces, one a turn; the answer comes after the last.
     """
     args = cmd.request.args

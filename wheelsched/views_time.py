@@ -69,13 +69,14 @@ class Backfill:
     last: datetime | None
     run_ids: list[str] = field(default_factory=list)  # of the first 1,000
     dry_run: bool = False
+    forgotten: int = 0  # of `count`: older than history is kept (`retention`), so they may have run before
 
     @classmethod
     def from_wire(cls, raw: Mapping[str, Any], *, dry_run: bool) -> Backfill:
         """Of the server's map."""
         return cls(
             int(raw["count"]), int(raw["existing"]), int(raw["total"]), to_datetime(raw.get("first_us")), to_datetime(raw.get("last_us")),
-            [str(run_id) for run_id in raw.get("ids") or ()], dry_run,
+            [str(run_id) for run_id in raw.get("ids") or ()], dry_run, int(raw.get("forgotten") or 0),
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -166,7 +166,7 @@ def move(name: str, time: str, to: str) -> None:
 def backfill(name: str, since: str, until: str, overlap: str | None, limit: int | None, **flags: Any) -> None:
     """Make runs for past occurrences that have none.
 
-    What has a run is never run twice. Look first with --dry-run.
+    What has a run is never run twice, as far back as history is kept (`retention`). Look first with --dry-run.
     """
     sh = shell()
     if limit is not None and overlap is None:
@@ -190,6 +190,9 @@ def _backfilled(name: str, b: Backfill, tz: str) -> Iterator[str]:
     yield f"{name}: {counted(b.count, 'run')} {made} of {counted(b.total, 'occurrence')}{rest}"
     yield f"  from {times.show(b.first, tz)}"
     yield f"  to   {times.show(b.last, tz)}"
+    if b.forgotten:
+        old = f"{number(b.forgotten)} of them {'is' if b.forgotten == 1 else 'are'} older than history is kept (`retention`)"
+        yield f"  {old}: if a run of that time was made before, {'it would run' if b.dry_run else 'it runs'} again"
     if not b.dry_run:
         yield from (f"  {run_id}" for run_id in b.run_ids[:_SHOWN_IDS])
     if not b.dry_run and len(b.run_ids) > _SHOWN_IDS:
