@@ -35,11 +35,13 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 EQUIVALENT = HERE / "mutants_equivalent.txt"
 GUARDED = (
-    "engine", "put", "apply", "commands", "run_commands", "due", "misfire", "spans", "overlap", "chains", "alarms", "expiry", "retime",
-    "workers", "queues", "sessions", "endings", "retries", "beats", "stale", "enqueues", "groups", "sweeps", "cancels", "dead", "rights",
-    "waiting", "state", "attempts", "records", "history", "keeper", "boot", "journal", "journal_dir", "journal_env", "memory_journal",
-    "pool", "executors", "process", "worker", "external", "execution", "connections", "grants", "protocol", "kept",
-    "_rows", "_jobs", "_runs", "_runrows", "_ready", "_wheel", "_cron",
+    "engine", "put", "apply", "commands", "run_commands", "due", "misfire", "spans", "overlap", "chains", "alarms", "expiry",
+    "retime", "workers", "holders", "announcements", "queues", "sessions", "endings", "retries", "beats", "stale", "enqueues", "groups",
+    "sweeps", "occurrences", "cancels", "dead", "rights", "waiting", "state", "elapsed", "touched", "forgetting", "attempts", "records",
+    "history", "creation", "doubles", "keeper", "storage", "boot", "journal", "journal_dir", "journal_env", "journal_files",
+    "memory_journal", "pool", "executors", "starts", "launch", "reaper", "process", "started", "kept", "worker", "returned", "external",
+    "execution", "loops", "surroundings", "intake", "costs", "limits", "quotas", "outbox", "listener", "connections", "grants", "protocol",
+    "_rows", "_jobs", "_runs", "_runrows", "_runturns", "_ready", "_wheel", "_cron",
 )
 SWAPS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", " and ": " or ", " or ": " and ", " + ": " - ", " - ": " + "}
 COMPARE = {

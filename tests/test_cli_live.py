@@ -10,8 +10,11 @@ from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
 import pytest
+from serving import wait_for
 
+from wheelsched.boot import open_offline
 from wheelsched.cli import midnight, verify
 from wheelsched.cli.latency import percentiles
 from wheelsched.cli.midnight import Plan, doubts, name_of, recurring_at
@@ -20,6 +23,8 @@ from wheelsched.cli.verify import verify_directory
 from wheelsched.cli.workbench import Census, ServerProcess, poll
 from wheelsched.client import Client, Run
 from wheelsched.errors import UnavailableError
+from wheelsched.history import pack
+from wheelsched.journal import Batch, LmdbJournal
 from wheelsched.state import State
 
 TASKS = "wheelsched.cli.demo_tasks"
@@ -142,6 +147,20 @@ def test_verify_finds_damage(live):
     assert report["ok"] is False
     assert report["findings"]
     live("admin", "verify", str(live.folder / "none"), code=3)
+
+
+def test_s1_verify_reports_a_scheduled_time_with_two_run_records(live):
+    live("job", "put", "twice", "demo.ok", "--at", "2000-01-01T00:00:00Z")
+    wait_for(lambda: [r["state"] for r in live.json("run", "list", "twice")] == ["succeeded"], 30)
+    live.server.kill()
+    directory = str(live.folder / "data")
+    assert live.json("admin", "verify", directory)["findings"] == []
+    state = open_offline(directory)
+    with LmdbJournal.open(directory) as journal:
+        journal.append(Batch(history=[pack(state, np.array(state.runs.slots(), np.uint32))]))
+    report = live.json("admin", "verify", directory, code=1)
+    assert report["ok"] is False
+    assert [(f, "twice" in f, "2000-01-01T00:00:00" in f) for f in report["findings"]] == [(report["findings"][0], True, True)]
 
 
 @pytest.mark.slow
