@@ -303,7 +303,8 @@ def opener() -> Opened:
 
 
 def runs_page(
-    state: State, blocks: Callable[..., Iterator[tuple[int, bytes]]], args: dict[str, Any], running: Live, limit: int, opened: Opened
+    state: State, blocks: Callable[..., Iterator[tuple[int, bytes]]], args: dict[str, Any], running: Live, limit: int,
+    opened: Opened = Block,
 ) -> dict[str, Any]:
     """A page of runs, oldest first: history, then the table; with `newest` from the other end. `blocks` takes a journal's arguments,
     `opened` reads a block.

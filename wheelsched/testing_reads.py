@@ -34,7 +34,7 @@ def look_up(engine: Engine, journal: MemoryJournal, verb: str, args: dict[str, A
     if verb == "events":
         return _events(engine, journal, args)
     if verb == "runs":
-        return history.runs_page(state, journal.history_blocks, args, running, min(args.get("limit") or PAGE_MAX, PAGE_MAX), history.Block)
+        return history.runs_page(state, journal.history_blocks, args, running, min(args.get("limit") or PAGE_MAX, PAGE_MAX))
     return waiting.told(engine, _run(engine, journal, parse_run_id(args.get("id")), running))
 
 
