@@ -142,6 +142,7 @@ def take_turns(engine: Engine, jobs: list[int]) -> None:
     if woken:
         engine.record("WAKE", {"at": engine.now.wall_us, "run": np.array(woken, np.uint32)})
     if engine.specs.any_after:
+        fields = engine.state.jobs.gather(rows)  # again: what was woken now keeps its job busy
         idle = fields["active"] + fields["waiting"] == 0
         if idle.any():
             after_completion(engine, rows[idle])
