@@ -32,13 +32,16 @@ class TimeActions:
         return None if at == self.world.wall_us else at
 
     def asked(self, verb, args):
-        """Ask, and let the answer out at once: (result, error code), with all that was decided durable and judged."""
+        """Ask, and let the answer out, after several turns if it takes them: (result, error code), with all that was decided durable and judged."""
         got = []
         w = self.world
         rid = {"rid": self.rng.randbytes(16)} if verb != "why" else {}
         w.request(w.client, verb, {**args, **rid}, got.append)
-        w.step()
-        w.sync()
+        for _ in range(1_000):
+            w.step()
+            w.sync()
+            if got:
+                break
         (reply,) = got
         return reply.result, reply.error.code if reply.error else None
 
