@@ -56,6 +56,7 @@ from .put import (
     so_long_past,
 )
 from .quotas import size_of
+from .served import remarks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -410,6 +411,7 @@ def _answer(engine: Engine, plans: list[Plan], pruned: NDArray[np.uint32]) -> di
         "created": created, "updated": updated, "unchanged": sum(int((p.result == UNCHANGED).sum()) for p in plans),
         "deleted": [display_name(raw.decode()) for raw in names], "changes": changes, "said": _said(engine, plans),
         "cancelled": len(waiting), "going_on": len(held),
+        "warnings": remarks(engine, {wire["task"] for plan in plans for wire in plan.wires}),
     }
 
 

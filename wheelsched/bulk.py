@@ -85,7 +85,7 @@ class Bulk:
         self._last_call: Call | None = None
         self._last_payload = b""
 
-    def asks(self, jobs: Iterable[Job]) -> Iterator[Ask[tuple[list[str], bytes, list[Any]]]]:
+    def asks(self, jobs: Iterable[Job]) -> Iterator[Ask[tuple[list[str], bytes, list[Any], list[Any]]]]:
         """The questions; each answer is (names, column of result codes).
 
         InvalidArgumentError and PayloadError name the job and carry its row in detail["row"].
@@ -207,15 +207,15 @@ def little(column: array[int], size: int) -> bytes:
     return column.tobytes()
 
 
-def _ask(frame: _Frame, end: int) -> Ask[tuple[list[str], bytes, list[Any]]]:
+def _ask(frame: _Frame, end: int) -> Ask[tuple[list[str], bytes, list[Any], list[Any]]]:
     """The question of one frame, whose last row is before `end`."""
     names = frame.names
 
-    def read(result: Any) -> tuple[list[str], bytes, list[Any]]:
+    def read(result: Any) -> tuple[list[str], bytes, list[Any], list[Any]]:
         column = result.get("result") if isinstance(result, dict) else None
         if not isinstance(column, bytes):
             raise InternalError("the server's answer to put_many has no results")
-        return names, column, list(result.get("said", ()))
+        return names, column, list(result.get("said", ())), list(result.get("warnings", ()))
 
     args = {
         "given": frame.given,
@@ -281,16 +281,17 @@ _PUT_RESULTS: Final = ("unchanged", "created", "updated")
 
 class PutResults(Sequence[tuple[str, str]]):
     """What put_many did, job by job, in the order given: (name, "created" | "updated" | "unchanged"). `said`: (name, text) of those of
-    which something else is to know.
+    which something else is to know. `warnings`: (task, text) of the tasks that no worker serves.
     """
 
     def __init__(self) -> None:
         self.said: list[tuple[str, str]] = []
+        self.warnings: list[tuple[str, str]] = []
         self._starts: list[int] = []  # of each chunk, for finding a row
         self._chunks: list[tuple[list[str], bytes]] = []
         self._length = 0
 
-    def add(self, names: list[str], column: bytes, said: Iterable[Any] = ()) -> None:
+    def add(self, names: list[str], column: bytes, said: Iterable[Any] = (), warnings: Iterable[Any] = ()) -> None:
         """The results of one frame. InternalError when the server's column doesn't fit."""
         if len(column) != len(names) or (column and max(column) >= len(_PUT_RESULTS)):
             raise InternalError(f"the server answered {len(names)} jobs with {len(column)} results or unknown ones")
@@ -298,6 +299,7 @@ class PutResults(Sequence[tuple[str, str]]):
         self._chunks.append((names, column))
         self._length += len(names)
         self.said += [(display_name(names[row]), str(text)) for row, text in said]
+        self.warnings += [pair for task, text in warnings if (pair := (str(task), str(text))) not in self.warnings]
 
     def counts(self) -> dict[str, int]:
         """How many of each: {"unchanged": n, "created": n, "updated": n}."""

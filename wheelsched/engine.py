@@ -55,6 +55,7 @@ from .queues import Limits
 from .quotas import Answers, Quotas
 from .redact import Redaction
 from .schedules import KIND_AFTER, ScheduleTable
+from .served import JobCensus
 from .specs import TRIES, SpecTable
 from .turn import ClockBack, Disconnect, Effects, Incoming, Now, WorkerGone
 
@@ -106,6 +107,7 @@ class Engine:
         self.lease_us = LEASE_US
         self.retention_us = RETENTION_US  # how long history is kept: names outlive it
         self.redaction = Redaction()
+        self.census = JobCensus()
         self.instance = b""
         self.clock_offset_us = 0
         self.draining = False

@@ -22,9 +22,12 @@ import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .errors import InvalidArgumentError, PayloadError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 NEVER: Final = 2**63 - 1
 US: Final = 1_000_000
@@ -212,6 +215,7 @@ class Reason(IntEnum):
 
 HOOKS: Final = ("on_success", "on_failure", "on_dead")  # names of jobs to trigger when a run ends
 BUILTIN_FLAGS: Final = {"command": "--allow-commands", "http": "--allow-http"}  # built-in tasks, and what lets a worker serve them
+TASKS_TOLD_MAX: Final = 1_000  # tasks that one answer about them names
 ROLES: Final = ("command", "http", "admin", "worker")
 OPEN_ROLES: Final = ("admin", "worker")  # everybody's, until the operator names somebody; `worker` not on a shared socket
 OVERLAPS: Final = ("skip", "allow", "buffer_one", "buffer_latest", "buffer_all", "cancel_other", "kill_other")
@@ -319,10 +323,15 @@ def parse_task_name(name: Any, what: str = "task") -> str:
     return name
 
 
-def unserved(task: str) -> str:
-    """Why runs of a task wait that no worker serves, for the operator."""
+def unserved(task: str, served: Iterable[str] = ()) -> str:
+    """Why runs of a task wait that no worker serves, for the operator. `served`: the tasks that one of them may have been meant for."""
     flag = BUILTIN_FLAGS.get(task)
-    return f"no worker serves task {task}" + ("" if flag is None else f": none runs with {flag}; start the server with it")
+    if flag is not None:
+        return f"no worker serves task {task}: none runs with {flag}; start the server with it"
+    from difflib import get_close_matches  # noqa: PLC0415 - for the few that are not served
+
+    near = get_close_matches(task, [name for name in served if not name.startswith("wheelsched.")], 1, 0.7)
+    return f"no worker serves task {task}" + (f"; did you mean {near[0]}?" if near else "")
 
 
 def display_name(full: str) -> str:

@@ -34,6 +34,7 @@ from .model import (
 from .overlap import own_open, supersede
 from .retime import keep_zones
 from .schedules import KIND_AFTER, KIND_AT, KIND_EVERY, KIND_MANUAL, KIND_UNION
+from .served import remark, remarks
 from .specs import whole_ms
 from .state import AS_EVER, SKIP, spec_bytes
 
@@ -338,6 +339,8 @@ def put(engine: Engine, cmd: Incoming) -> bytes:
         said = [[0, "its times were decided before it was deleted: none of them fires again"]]
     if said:
         answer["said"] = said[0][1]
+    if warning := remark(engine, answer["spec"]["task"]):
+        answer["warning"] = warning
     return done(engine, cmd, answer)
 
 
@@ -382,7 +385,9 @@ def put_many(engine: Engine, cmd: Incoming) -> bytes:
     param = np.where(param == NEVER, NEVER, -(-param // MS) * MS)
     said = said_of(engine, full, spec, param)
     result = put_jobs(engine, cmd, [x.encode() for x in full], payloads, spec, param, [])
-    return done(engine, cmd, {"result": result.tobytes(), **({"said": said} if said else {})})
+    warnings = remarks(engine, (engine.state.specs[n]["task"] for n in np.unique(spec).tolist()))
+    more = {"said": said, "warnings": warnings}
+    return done(engine, cmd, {"result": result.tobytes(), **{key: value for key, value in more.items() if value}})
 
 
 def _column(args: dict[str, Any], name: str, dtype: str, n: int) -> NDArray[Any]:

@@ -11,7 +11,21 @@ from .attempts import unpack_past
 from .definition import SERVER_KEYS
 from .errors import InvalidArgumentError
 from .globs import glob, names_a_turn
-from .model import BUILTIN_FLAGS, GLOB_MAX, NEVER, Disposition, JobState, Outcome, Reason, RunFlag, RunState, Trigger, display_name
+from .model import (
+    BUILTIN_FLAGS,
+    GLOB_MAX,
+    NEVER,
+    TASKS_TOLD_MAX,
+    Disposition,
+    JobState,
+    Outcome,
+    Reason,
+    RunFlag,
+    RunState,
+    Trigger,
+    display_name,
+)
+from .served import served
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -294,7 +308,7 @@ def counts(engine: Engine) -> dict[str, Any]:
     """Counters and what waits, for `stats`."""
     state = engine.state
     ready = {s.worker for s in engine.sessions.values() if s.ready}
-    served = frozenset().union(*(s.tasks for s in engine.sessions.values() if not s.lost))
+    known = served(engine)
     queues: dict[str, dict[str, int]] = {}
     unserved: dict[str, int] = {}
     for name, number in state.queue_numbers.items():
@@ -302,12 +316,13 @@ def counts(engine: Engine) -> dict[str, Any]:
     for line, waiting, *_ in state.runs.ready()[0].T.tolist():
         what = state.line_of[line]
         queues[what.queue]["queued"] += waiting
-        if what.task not in served:
+        if what.task not in known:
             unserved[what.task] = unserved.get(what.task, 0) + waiting
     return {
         "jobs": len(state.jobs), "runs": len(state.runs), "queued": sum(q["queued"] for q in queues.values()),
         "leased": sum(state.runs.list_len(w.list_id) for w in state.workers.values()), "dead_letters": state.runs.list_len(DEAD_LIST),
-        "queues": queues, "unserved_tasks": unserved, "builtin_tasks": sorted(BUILTIN_FLAGS.keys() & served),
+        "queues": queues, "unserved_tasks": unserved, "builtin_tasks": sorted(BUILTIN_FLAGS.keys() & known),
+        "unserved_jobs": engine.census.unserved(engine), "served_tasks": sorted(known)[:TASKS_TOLD_MAX],
         "held_back": engine.limits.held_back(engine.now.mono_us),
         "paused_queues": sorted(name for name, settings in state.queues.items() if settings.get("paused")),
         "generation": state.meta.generation, "seq": state.meta.seq,

@@ -51,6 +51,7 @@ class Applied:
     cancelled: int = 0
     going_on: int = 0
     said: tuple[tuple[str, str], ...] = ()  # (name, what is to know of that new job)
+    warnings: tuple[tuple[str, str], ...] = ()  # (task, that no worker serves it)
 
     def __bool__(self) -> bool:
         """Was anything to do?"""
@@ -221,6 +222,7 @@ def _applied(result: Any, *, dry_run: bool) -> Applied:
             {str(k): str(v) for k, v in result["calendars"].items()}, dry_run,
             int(result.get("cancelled", 0)), int(result.get("going_on", 0)),
             tuple((str(name), str(text)) for name, text in result.get("said", ())),
+            tuple((str(task), str(text)) for task, text in result.get("warnings", ())),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise InternalError(f"the server's answer to apply is malformed: {type(e).__name__}: {e}") from e

@@ -5,9 +5,10 @@ Importing this needs no server and no connection. The built-in tasks are in `bui
 
 from __future__ import annotations
 
+import sys
 from contextvars import ContextVar
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from . import protocol
 from .errors import FailedPreconditionError, FencedError, InvalidArgumentError, PayloadError
@@ -95,11 +96,20 @@ class Task:
         return out
 
 
+@overload
+def task(name: Callable[P, R], /) -> TaskFunction[P, R]: ...
+@overload
 def task(
-    name: str, *, queue: str | None = None, timeout: Any = None, retry: Retry | int | None = None, priority: int | None = None,
+    name: str | None = None, *, queue: str | None = None, timeout: Any = None, retry: Retry | int | None = None,
+    priority: int | None = None, batch: bool = False, heartbeat_timeout: Any = None, redact: str | Iterable[str] | None = None,
+) -> Callable[[Callable[P, R]], TaskFunction[P, R]]: ...
+def task(
+    name: Any = None, *, queue: str | None = None, timeout: Any = None, retry: Retry | int | None = None, priority: int | None = None,
     batch: bool = False, heartbeat_timeout: Any = None, redact: str | Iterable[str] | None = None,
-) -> Callable[[Callable[P, R]], TaskFunction[P, R]]:
+) -> Any:
     """Mark a function as the task `name`; it stays a plain function. InvalidArgumentError for values that can't be.
+
+    Without a name (`@task`, `@task()`, `@task(queue="mail")`) the task is called `module.function`.
 
     `timeout` is a duration (timedelta, seconds, text), counted from the first instruction of each attempt. An attempt whose code
     calls no `current_run().heartbeat()` for `heartbeat_timeout` is ended as if by its timeout. With `batch=True` the function gets a
@@ -113,14 +123,29 @@ def task(
     options = {key: value for key, value in given.items() if value is not None}
     if retry is not None and (isinstance(retry, bool) or not isinstance(retry, int | Retry)):
         raise InvalidArgumentError(f"retry: a Retry or a number of attempts is wanted, not {type(retry).__name__}")
+    bare = name if callable(name) else None
 
     def mark(function: Callable[P, R]) -> TaskFunction[P, R]:
-        made = Task(name, function, options, batch=batch)
+        made = Task(_name_of(function) if name is None or name is bare else name, function, options, batch=batch)
         setattr(function, ATTRIBUTE, made)
         function.call = made.call  # type: ignore[attr-defined]
         return cast("TaskFunction[P, R]", function)
 
-    return mark
+    return mark if bare is None else mark(bare)
+
+
+def _name_of(function: Any) -> str:
+    """`module.function`, for a task that was given no name. Of a script's module, which is called __main__ where it is run, the name
+    by which a worker imports it.
+    """
+    own, module = getattr(function, "__qualname__", None), getattr(function, "__module__", None)
+    if not isinstance(own, str) or not isinstance(module, str):
+        raise InvalidArgumentError(f"task: {function!r} has no name of its own: give it one, @task('name')")
+    if module == "__main__":
+        main = sys.modules[module]
+        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+        module = spec.name if spec is not None else file.rpartition("/")[2].removesuffix(".py") if file else module
+    return f"{module.removesuffix('.__main__')}.{own.rpartition('<locals>.')[2]}"
 
 
 def _checked(task_name: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -427,6 +427,7 @@ class JobInfo(_Raw):
     result = _Field["str | None"]("result")  # of put alone: created, updated or unchanged
     cancelled = _Field["int | None"]("cancelled")  # of delete alone: how many runs it cancelled; `active` runs, which a worker has, go on
     said = _Field["str | None"]("said")  # of put alone: what else is to know of it
+    warning = _Field["str | None"]("warning")  # of put alone: that no worker serves its task, so that its runs would wait
     next_at = _Time("next_us")
     cursor = _Time("cursor_us")  # the last nominal time that was decided
     created_at = _Time("created_us")
@@ -477,7 +478,7 @@ class JobInfo(_Raw):
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON: times as RFC 3339 text with microseconds and Z, durations of `spec` in microseconds."""
         out: dict[str, Any] = {"name": self.name}
-        for name in ("state", "version", "note", "pause_note", "active", "result", "said", "spec"):
+        for name in ("state", "version", "note", "pause_note", "active", "result", "said", "warning", "spec"):
             out[name] = getattr(self, name)
         for name in ("next_at", "cursor", "created_at", "updated_at"):
             out[name] = rfc3339(getattr(self, name))

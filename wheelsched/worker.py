@@ -33,6 +33,7 @@ from .forks import guard, leave_if_child
 from .hooks import Hooks, failure_of, load_hooks
 from .kept import ROWS_MAX
 from .outputs import Outputs
+from .packages import no_tasks
 from .surroundings import Surroundings
 from .tasks import enter_run, load_exts, load_tasks
 from .usage import Meter
@@ -364,7 +365,7 @@ def main(argv: list[str]) -> int:
         hooks = load_hooks(modules)
         for module in modules:
             if not load_tasks([module]) and not any(load_hooks([module])):
-                log.write(f"wheelsched: executor: the module {module} has no function marked @task\n")
+                log.write(f"wheelsched: executor: {no_tasks(module)}\n")
         executor.use(load_tasks(modules) | builtin_tasks(executor.runner, permits, surroundings), hooks, load_exts(modules))
     except BaseException as e:  # noqa: BLE001 - the import of a user's module may raise anything
         leave_if_child(e)

@@ -15,7 +15,7 @@ from ..staging import schedule_words
 from .calendar import calendar_lines
 from .jobs_file import read_jobs_file, shown_path
 from .output import cut, show_one
-from .policies import warn_unserved
+from .policies import warn
 from .shell import Failed, Verb, say, shell
 from .status import counted, runs_told
 
@@ -66,8 +66,8 @@ def apply_command(file: Path, prune: str | None, dry_run: bool) -> None:
             raise
         raise Failed(_listed([_server_fault(file, found, row, text) for row, text in rows]), EXIT_INVALID) from e
     show_one(sh, done.to_dict(), lambda: _plan(found, done, before))
-    if done:
-        warn_unserved(*(job.call.task for job in found.jobs))
+    for task, warning in done.warnings:
+        warn(task, warning)
     for name, text in done.said:
         say(f"{name}: {text}")
     for remark in _other_zones(found):

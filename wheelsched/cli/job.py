@@ -14,7 +14,7 @@ from .apply import apply_command
 from .imports import import_group
 from .job_time import VERBS as TIME_VERBS
 from .output import cut, pairs, show_many, show_one
-from .policies import call, payload_flags, policies, policy_flags, schedule, schedule_flags, warn_unserved
+from .policies import call, payload_flags, policies, policy_flags, schedule, schedule_flags, warn
 from .run import finish_wait, wait_flags
 from .shell import Verbs, say, shell
 from .status import runs_told
@@ -62,7 +62,7 @@ def put(name: str, task: str, argv: tuple[str, ...], paused: bool, note: str, ve
     tz = zone_of(found)
     due = "" if found.next_at is None else f"; next {times.show(found.next_at, tz)}, {relative(found.next_at, sh.now)}"
     show_one(sh, found.to_dict(), lambda: [f"{found.name}: {found.result or 'put'}, {found.state}{due}"])
-    warn_unserved(task)
+    warn(task, found.warning)
     if found.said:
         say(f"{found.name}: {found.said}")
     elif found.state == "finished" and found.result != "unchanged":

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from shutil import which
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from ..errors import InvalidArgumentError
-from ..model import BUILTIN_FLAGS, CATCHUPS, HOOKS, OVERLAPS, Call, Command, parse_duration, unserved
+from ..model import BUILTIN_FLAGS, CATCHUPS, HOOKS, OVERLAPS, TASKS_TOLD_MAX, Call, Command, parse_duration, unserved
 from ..policies import Catchup, Overlap, Retry
 from ..schedule import GAPS, At, Cron, Every, Manual
 from ..schedule import OVERLAPS as DST_OVERLAPS
@@ -81,14 +82,22 @@ def enqueue_flags(f: F) -> F:
     return f
 
 
+def warn(task: str, warning: str | None) -> None:
+    """Say what the server warns of: no worker serves the task. It may be a program, with the word `command` forgotten."""
+    if warning:
+        program = task not in BUILTIN_FLAGS and "did you mean" not in warning and which(task) is not None
+        say(warning + (f"; to run the program: command -- {task}" if program else ""))
+
+
 def warn_unserved(*tasks: str) -> None:
-    """Say it when runs of a built-in task will wait, because no worker is allowed to serve it."""
-    wanted = sorted(BUILTIN_FLAGS.keys() & set(tasks))
-    served = shell().client.stats().get("builtin_tasks") if wanted else None
-    if served is not None:
-        for task in wanted:
-            if task not in served:
-                say(f"its runs wait: {unserved(task)}")
+    """Say it when runs of these tasks will wait, because workers are there and none serves them."""
+    stats = shell().client.stats()
+    served, ready = stats.get("served_tasks"), any(worker["ready"] for worker in stats["workers"])
+    if served is None or len(served) >= TASKS_TOLD_MAX:
+        return
+    for task in sorted(set(tasks) - set(served)):
+        if ready or task in BUILTIN_FLAGS:
+            warn(task, f"its runs wait: {unserved(task, served)}")
 
 
 def payload_flags(f: F) -> F:

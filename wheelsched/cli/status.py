@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _TEXT_MAX: Final = 300  # characters of what user code said
+_TASKS_SHOWN: Final = 5
 
 
 @click.command(cls=Verb)
@@ -126,7 +127,13 @@ def troubles(s: dict[str, Any]) -> list[str]:
     if s["queued"] and not any(w["ready"] for w in s["workers"]):
         out.append(f"{number(s['queued'])} runs are queued and there is no worker")
     elif s["unserved_tasks"]:
-        out += map(unserved, sorted(s["unserved_tasks"]))
+        out += [unserved(task, s.get("served_tasks", ())) for task in sorted(s["unserved_tasks"])]
+    jobs = {task: n for task, n in s.get("unserved_jobs", {}).items() if task not in s["unserved_tasks"]}
+    if jobs:
+        n, some = sum(jobs.values()), [unserved(task, s.get("served_tasks", ())) for task in list(jobs)[:_TASKS_SHOWN]]
+        told = "; ".join(text.removeprefix("no worker serves task ") for text in some)
+        more = f" and {len(jobs) - len(some)} other tasks" if len(jobs) > len(some) else ""
+        out.append(f"{counted(n, 'active job')} {'names a task' if n == 1 else 'name tasks'} that no worker serves: {told}{more}")
     return out
 
 
