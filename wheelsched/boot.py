@@ -91,8 +91,9 @@ def _take_over(state: State, config: Config, workers: Path, clock: Clock, boot: 
     for worker, known in list(state.workers.items()):
         if known.kind == "pool":
             proof = proofs.get(worker) if same_boot else None
-            started, calls, ended = (None, [], {}) if proof is None else proof
-            engine.lose(WorkerGone(worker, started, Outcome.LOST, "worker lost: the server was ended", calls=calls, ended=ended))
+            started, calls, ended, printed = (None, [], {}, {}) if proof is None else proof
+            why = "worker lost: the server was ended"
+            engine.lose(WorkerGone(worker, started, Outcome.LOST, why, calls=calls, ended=ended, printed=printed))
         else:
             engine.adopt(worker)
     return engine

@@ -33,9 +33,10 @@ from .wire import FINISH_RESULT_BYTES, FINISH_ROWS_MAX, Teller, Wire, result_siz
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from . import protocol
+    from .last_words import LastWords
     from .payloads import Exts
     from .surroundings import Surroundings
     from .tasks import Task
@@ -69,9 +70,9 @@ class CrewWork(Work):
 class Place:
     """Room for one run at a time, or one call of a batch handler."""
 
-    def __init__(self, crew: Crew, words: memoryview) -> None:
+    def __init__(self, crew: Crew, words: memoryview, said: Sequence[LastWords]) -> None:
         self.words = words
-        self.output = Captures()
+        self.output = Captures(words, said)
         self.teller = Teller(self.output.captures)
         self.runner = Runner(crew.file, words, self.output, crew)
         self.rows: list[int] = []  # what the call stands for, cancelled ones included
@@ -149,7 +150,7 @@ class Crew(Wire):
         self.loop = loop
         self.gate = Runner(file, file.words, Captures(), self)
         self.runner = cast("Runner", Here(self))
-        self.places = [Place(self, words) for words in file.places]
+        self.places = [Place(self, words, said) for words, said in zip(file.places, file.said, strict=True)]
         self.runners = [self.gate, *(place.runner for place in self.places)]
         self.free = deque(self.places)
         self.waiting: deque[CrewWork] = deque()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .kept import Ended
     from .launch import Launched
     from .started import SeenFile, SeenPlace
+    from .tape import Piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Exited:
     can_not_import: bool  # a task module can't be imported, and never could: it says so on stderr
     errors: dict[int, dict[str, str]]  # token -> type and message, of those in `outcomes`; `text` tells what is not here
     begun_us: dict[int, int]  # token -> when user code was entered (monotonic), likewise
+    printed: dict[int, list[Piece]] = field(default_factory=dict)  # token -> of those in `outcomes`, of a call under its first token
     said: str = ""  # by itself, of why it could not begin or had to be replaced; else empty
     told: bool = False  # as a start that has failed: the log has it
 
@@ -80,6 +82,7 @@ class Executor:
         self.proc: subprocess.Popen[bytes] | None = None  # this, and what belongs to it, there is once it is started
         self.sock: socket.socket | None = None  # the caller's end
         self.pidfd = -1
+        self.outputs: list[int] = []
         self.held: deque[list[Any]] = deque()  # [tokens, limits, how many are open]; tokens rise; limits as in Pool.sent
         self.finished_any = False
         self.begun = False  # it has said hello
@@ -99,7 +102,7 @@ class Executor:
 
     def launched(self, made: Launched) -> None:
         """It is a process now."""
-        self.proc, self.sock, self._file, self.pidfd = made
+        self.proc, self.sock, self._file, self.pidfd, self.outputs = made
         self.places = [Place(seen) for seen in made.file.places]
         self.start_at_us = self.wake_us = NEVER
 

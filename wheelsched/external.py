@@ -276,7 +276,7 @@ class Supervisor:
             return
         slot.up = Stream(sock, protocol.REPLY_MAX)
         repeated = ("finish",) if self.stopping or slot.leaving else ("lease", "finish")
-        again = [s for s in slot.unanswered.values() if s.verb in repeated or _keeps(s)] + slot.parked
+        again = [s for s in slot.unanswered.values() if s.verb in repeated or _keeps(s) or _last_words(s)] + slot.parked
         slot.unanswered, slot.parked = {}, []
         hello = {"version": protocol.VERSION, "role": "worker", "name": f"{self.name}-{slot.number}", "tasks": slot.tasks}
         self._request(slot, Sent("hello", hello | {"secret": slot.secret}, 0, 0, 0))
@@ -446,8 +446,18 @@ class Supervisor:
                 rows.append(Completion(token, run_id, outcome, begun, wall_us, result))
             else:
                 rows.append(Completion(token, run_id))
+        self._tell_printed(slot, event)
         slot.held.clear()
         self._finish(slot, rows)
+
+    def _tell_printed(self, slot: Slot, event: Exited) -> None:
+        """What a dead executor's runs had printed, as it would have told it, before their ends are."""
+        for token in event.printed.keys() & slot.held.keys() - event.ended.keys():
+            for stream, at, data in event.printed[token]:
+                self._request(slot, Sent("heartbeat", {
+                    "id": slot.held[token], "token": token.to_bytes(8, "little"), "started": b"\1", "progress": [],
+                    "output": [[0, {stream: [at, data]}]],
+                }, 0, 0, 0))
 
     def _finish(self, slot: Slot, completions: list[Completion]) -> None:
         for at in range(0, len(completions), FINISH_ROWS_MAX):
@@ -463,6 +473,11 @@ class Supervisor:
 def _keeps(sent: Sent) -> bool:
     """Is it a heartbeat with a checkpoint, whose answer user code waits for?"""
     return sent.verb == "heartbeat" and bool(sent.args.get("checkpoint"))
+
+
+def _last_words(sent: Sent) -> bool:
+    """Does it tell what a dead executor's run had printed?"""
+    return not sent.executor and bool(sent.args.get("output"))
 
 
 def _trust_us(hello: dict[str, Any]) -> int:

@@ -30,12 +30,17 @@ _ENTRY: Final = (
 
 
 class Launched(NamedTuple):
-    """A process, the caller's end of its socket, its file, and a descriptor that is readable when it has ended."""
+    """A process, the caller's end of its socket, its file, and a descriptor that is readable when it has ended.
+
+    `outputs`: the reading ends of the pipes that are its descriptors 1 and 2; none where these are ours. They are the executor's to read
+    while it lives.
+    """
 
     proc: subprocess.Popen[bytes]
     sock: socket.socket
     file: SeenFile
     pidfd: int
+    outputs: list[int]
 
 
 class Launcher:
@@ -73,17 +78,34 @@ class Launcher:
         undo.callback(file.close)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         undo.callback(ours.close)
-        with theirs:
+        with theirs, ExitStack() as passed:
+            outputs, pipes = self._pipes(undo, passed)
             argv = [sys.executable, "-c", _ENTRY, _ROOT, str(theirs.fileno()), file.path, str(os.getpid()), *self._argv, said]
             proc = subprocess.Popen(  # noqa: S603 - our own interpreter
-                [*argv, *self._modules], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
-                env={**os.environ, process.MARK: file.mark},
+                [*argv, ",".join(map(str, pipes)), *self._modules], pass_fds=[theirs.fileno(), *pipes], stdin=subprocess.DEVNULL,
+                start_new_session=True, env={**os.environ, process.MARK: file.mark},
             )
         undo.callback(_end, proc)
         file.put(process.W_BEGUN, process.begun_ticks(proc.pid))
         file.put(process.W_PGID, proc.pid)
         file.put(process.W_PID, proc.pid)
-        return Launched(proc, ours, file, os.pidfd_open(proc.pid))
+        return Launched(proc, ours, file, os.pidfd_open(proc.pid), outputs)
+
+    def _pipes(self, undo: ExitStack, passed: ExitStack) -> tuple[list[int], list[int]]:
+        """(the reading ends of the pipes for descriptors 1 and 2, what the executor gets of them: of each the reading and the writing end).
+
+        The reading ends stay open here too: what an executor wrote last can be read when it is gone.
+        """
+        outputs: list[int] = []
+        pipes: list[int] = []
+        for _ in range(0 if self._places else 2):
+            read, write = os.pipe2(os.O_CLOEXEC)
+            undo.callback(os.close, read)
+            passed.callback(os.close, write)
+            os.set_blocking(read, False)
+            outputs.append(read)
+            pipes += [read, write]
+        return outputs, pipes
 
     def _write(self, worker: int, path: Path) -> None:
         """The started file, complete before there is a process."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import os
 
     from .kept import Ended
+    from .tape import Piece
 
 GONE_WAIT_US: Final = 10 * US  # how long a start waits for the groups of the former generation to be gone
 
@@ -49,6 +50,7 @@ class Proof(NamedTuple):
     started: int  # the token entered last
     calls: list[tuple[int, int]]  # (first, last token) of each call of a batch handler that was in user code
     ended: dict[int, Ended]  # token -> how it ended
+    printed: dict[int, list[Piece]]  # token -> what was captured of those in user code
 
 
 def kill_former_generation(workers_dir: str | os.PathLike[str], generation: int, boot_id: str) -> dict[int, Proof]:
@@ -87,7 +89,7 @@ def kill_former_generation(workers_dir: str | os.PathLike[str], generation: int,
             time.sleep(0.01)  # these are no children of ours: nothing tells of their end
         file.look()
         if not file.cut:  # else nobody knows what was started
-            proofs[file.words[process.W_WORKER]] = Proof(file.started, file.calls, file.ended)
+            proofs[file.words[process.W_WORKER]] = Proof(file.started, file.calls, file.ended, file.printed())
     for file in files:
         file.remove()
     return proofs

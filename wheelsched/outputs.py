@@ -8,9 +8,15 @@ import select
 import sys
 import threading
 import time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from . import process
+from .tape import STREAMS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .last_words import LastWords
 
 PIPE_BYTES: Final = 1024 * 1024
 _CALIBRATION_NS_MAX: Final = 50_000_000
@@ -19,8 +25,11 @@ _CALIBRATION_NS_MAX: Final = 50_000_000
 class Captures:
     """What one run at a time writes to stdout and stderr, in memory."""
 
-    def __init__(self) -> None:
-        self.captures = (process.Capture(1), process.Capture(2))
+    def __init__(self, words: memoryview | None = None, said: Sequence[LastWords] = ()) -> None:
+        """`words`: of the place in the started file; `said`: where its streams outlive this process."""
+        self._words = words
+        out, err = said or (None, None)
+        self.captures = (process.Capture(1, said=out), process.Capture(2, said=err))
 
     def install(self) -> None:
         """Have the streams in place for the next run."""
@@ -37,8 +46,9 @@ class Captures:
         """What was written since the last call, as entries of a result map."""
         self.collect()
         found: dict[str, Any] = {}
-        for name, capture in zip(("stdout", "stderr"), self.captures, strict=True):
-            data, cut = capture.take()
+        token = 0 if self._words is None else self._words[process.W_STARTED]
+        for name, capture in zip(STREAMS, self.captures, strict=True):
+            data, cut = capture.take(token)
             if data:
                 found[name] = data
             if cut:
@@ -53,23 +63,24 @@ class Outputs(Captures):
     thread empties, so that a writer is never held up for long.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, file: process.StartedFile, pipes: str) -> None:
+        """`pipes`: see `Launcher`."""
+        super().__init__(file.words, file.said[0])
         self._lock = threading.Lock()
         self._poll = select.poll()
-        self.pipes = (self._pipe(1), self._pipe(2))
+        ends = [int(fd) for fd in pipes.split(",")]
+        self.pipes = (self._pipe(1, *ends[:2]), self._pipe(2, *ends[2:]))
         self.quick_ns = self._calibrate()
         self.install()
 
-    def _pipe(self, fd: int) -> int:
+    def _pipe(self, fd: int, read: int, write: int) -> int:
         import fcntl  # noqa: PLC0415 - once
 
-        read, write = os.pipe2(os.O_CLOEXEC)
         try:
             fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         except PermissionError:
             os.write(2, b"wheelsched: executor: output pipes of the default size only\n")
-        os.set_blocking(read, False)
+        os.set_inheritable(read, False)  # children write here, and read nothing
         os.dup2(write, fd)
         os.close(write)
         self._poll.register(read, select.POLLIN)
@@ -89,7 +100,7 @@ class Outputs(Captures):
 
     def install(self) -> None:
         """Give Python code its streams, again if a run closed or replaced them."""
-        for name, capture in zip(("stdout", "stderr"), self.captures, strict=True):
+        for name, capture in zip(STREAMS, self.captures, strict=True):
             stream = getattr(sys, name)
             if stream is None or stream.closed or getattr(stream, "buffer", None) is not capture:
                 setattr(sys, name, io.TextIOWrapper(capture, "utf-8", "backslashreplace", write_through=True))
@@ -104,4 +115,4 @@ class Outputs(Captures):
         for fd, capture in zip(self.pipes, self.captures, strict=True):
             capture.dirty = True
             with self._lock:
-                process.drain(fd, capture)
+                capture.fill(fd)

@@ -400,7 +400,7 @@ class Pool:
         outcome = outcomes.get(started, Outcome.LOST)
         text, said = text_of(executor, status, outcome, how), executor.file.text
         ended, calls, cut = executor.file.ended, executor.file.calls, executor.file.cut
-        begun_us = {token: since for _, token, since in inside}
+        begun_us, printed = {token: since for _, token, since in inside}, executor.file.printed(executor.outputs)
         failed = not executor.begun and not executor.unwanted and not executor.once
         can_not_import = bool(executor.file.words[process.W_IMPORT]) and not executor.once and not self.starts.ever
         if failed:
@@ -409,7 +409,8 @@ class Pool:
             self.starts.died(finished_any=executor.finished_any)
         self._forget(executor)
         return Exited(
-            executor.worker, None if cut else started, outcomes, calls, ended, text, status, can_not_import, errors, begun_us, said, failed,
+            executor.worker, None if cut else started, outcomes, calls, ended, text, status, can_not_import, errors, begun_us, printed,
+            said, failed,
         )
 
     def _forget(self, executor: Executor) -> None:
@@ -419,7 +420,8 @@ class Pool:
             if executor.group_until_us is None:
                 self._epoll.unregister(executor.pidfd)
             del self._by_pidfd[executor.pidfd]
-            os.close(executor.pidfd)
+            for fd in (executor.pidfd, *executor.outputs):
+                os.close(fd)
             executor.file.remove()
 
     # The end
@@ -438,16 +440,17 @@ class Pool:
             executor.look()
             inside = {executor.started, *executor.inside()}
             outcomes: dict[int, int] = dict.fromkeys(inside, Outcome.INTERRUPTED)
-            status, ended, calls, begun_us = 0, {}, [], {}
+            status, ended, calls, begun_us, printed = 0, {}, [], {}, {}
             if executor.proc is not None:
                 process.signal_group(executor.proc.pid, signal.SIGKILL)
                 exited = self._bury(executor)
-                status, ended, calls, begun_us = exited.status, exited.ended, exited.calls, exited.begun_us
+                status, ended, calls, begun_us, printed = exited.status, exited.ended, exited.calls, exited.begun_us, exited.printed
             else:
                 self._forget(executor)
             text = "interrupted: the worker was stopped"
             found.append(Exited(
                 executor.worker, max(inside), outcomes, calls, ended, text, status, can_not_import=False, errors={}, begun_us=begun_us,
+                printed=printed,
             ))
         return found
 

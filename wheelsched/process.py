@@ -9,7 +9,8 @@ int64 words and two texts: the boot id, and why the executor could not begin, or
 executor writes the token there; as tokens are entered in order, that one number is the whole proof of what was started and what was
 not. It needs no sync: a page of a mapped file outlives the process, and after a reboot it counts for nothing.
 
-An executor with one run at a time keeps there what has ended and perhaps was not reported (see `kept`).
+An executor with one run at a time keeps there what has ended and perhaps was not reported (see `kept`); each keeps what its runs have
+printed (see `last_words`).
 
 An executor that has several runs in user code at a time has as many *places* behind the first 4,096 bytes. A place repeats the
 words from W_STARTED on, for the one run (or the one call of a batch handler) that is in it; W_STARTED of the file itself is the
@@ -32,8 +33,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from .kept import AREA_BYTES, Kept
+from .last_words import LastWords, half_of, stream_bytes
 from .model import OUTPUT_MAX, US
-from .tape import Tape
+from .tape import STREAMS, Tape
 
 if TYPE_CHECKING:
     import subprocess
@@ -62,6 +64,7 @@ W_PLACES: Final = 24  # how many places follow; 0: the file itself is the only o
 W_KEPT: Final = 25  # byte offset of the first area of what is kept of ended runs; 0: none
 W_IMPORT: Final = 26
 W_KEPT2: Final = 27  # as W_KEPT, of the second area
+W_SAID: Final = 28  # byte offset of the areas of what is printed: two of each place; 0: none
 
 
 def text_sum(text: str) -> str:
@@ -89,8 +92,11 @@ class StartedFile:
         self.words = memoryview(self._map).cast("q")
         if create:
             self.words[W_PLACES] = places
-            if not places and size > FILE_BYTES:
-                self.words[W_KEPT], self.words[W_KEPT2] = FILE_BYTES, FILE_BYTES + _KEPT_BYTES
+            at = FILE_BYTES + 8 * PLACE_WORDS * places
+            if size > at:
+                if not places:
+                    self.words[W_KEPT], self.words[W_KEPT2] = at, at + _KEPT_BYTES
+                self.words[W_SAID] = at if places else at + 2 * _KEPT_BYTES
             self.words[W_VERSION] = VERSION
             self.words[W_MAGIC] = MAGIC
         elif self.words[W_MAGIC] != MAGIC or self.words[W_VERSION] != VERSION:
@@ -98,9 +104,16 @@ class StartedFile:
             raise ValueError(f"{self.path}: not a started file of version {VERSION}")
         with memoryview(self._map) as whole:
             self.kept = [Kept(whole[at : at + AREA_BYTES]) for at in kept_at(self.words, size)]
+        self.said = self._said(size)  # of each place: stdout and stderr, or nothing
         first, count = FILE_BYTES // 8, min(self.words[W_PLACES], (size - FILE_BYTES) // 8 // PLACE_WORDS)
         places_at = range(first, first + count * PLACE_WORDS, PLACE_WORDS)
         self.places = [self.words[at : at + PLACE_WORDS] for at in places_at] or [self.words]
+
+    def _said(self, size: int) -> list[list[LastWords]]:
+        places = self.words[W_PLACES]
+        with memoryview(self._map) as whole:
+            streams = [LastWords(whole[at : at + stream_bytes(places)], half_of(places)) for at in said_at(self.words, size)]
+        return [streams[len(STREAMS) * i :][: len(STREAMS)] for i in range(max(1, places))]
 
     @property
     def boot_id(self) -> str:
@@ -153,6 +166,10 @@ class StartedFile:
         kept: list[Kept] = getattr(self, "kept", [])
         for area in kept:
             area.close()
+        said: list[list[LastWords]] = getattr(self, "said", [])
+        for streams in said:
+            for stream in streams:
+                stream.close()
         self._map.close()
 
 
@@ -161,15 +178,29 @@ def kept_at(words: memoryview, size: int) -> list[int]:
     return [at for at in (words[W_KEPT], words[W_KEPT2]) if 0 < at <= size - AREA_BYTES]
 
 
+def said_at(words: memoryview, size: int) -> list[int]:
+    """Byte offsets of the areas of what is printed, in a started file of this size that begins with these words: two of each place."""
+    at, places = words[W_SAID], words[W_PLACES]
+    count, one = len(STREAMS) * max(1, places), stream_bytes(places)
+    return [at + one * i for i in range(count)] if at > 0 and at + one * count <= size else []
+
+
 def _allocate(fd: int, places: int) -> None:
-    """Room for a started file: a full disk shows here, not as SIGBUS later. Without room for what is kept, nothing is."""
+    """Room for a started file: a full disk shows here, not as SIGBUS later. Without room for what is kept of runs, nothing is."""
+    least = FILE_BYTES + 8 * PLACE_WORDS * places
+    said = len(STREAMS) * max(1, places) * stream_bytes(places)
     try:
-        os.posix_fallocate(fd, 0, FILE_BYTES + (8 * PLACE_WORDS * places or 2 * _KEPT_BYTES))
+        os.posix_fallocate(fd, 0, _whole(least + said + (0 if places else 2 * _KEPT_BYTES)))
     except OSError as e:
-        if places or e.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if e.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         os.ftruncate(fd, 0)
-        os.posix_fallocate(fd, 0, FILE_BYTES)
+        os.posix_fallocate(fd, 0, least)
+
+
+def _whole(size: int) -> int:
+    """Room for so many bytes, in whole places."""
+    return -(-size // (8 * PLACE_WORDS)) * 8 * PLACE_WORDS
 
 
 def zombies_of(parent: int) -> list[int]:
@@ -335,7 +366,7 @@ def supervise(proc: subprocess.Popen[bytes], out: Capture, err: Capture, ended_f
         proc.stderr.close()
 
 
-def drain(fd: int, capture: Capture, reads_max: int = DRAIN_READS) -> bool:
+def drain(fd: int, capture: Capture | Tape, reads_max: int = DRAIN_READS) -> bool:
     """Read what a non-blocking pipe holds, at most `reads_max` times 64 KiB. False at its end."""
     for _ in range(reads_max):
         try:
@@ -355,7 +386,8 @@ class Capture(io.RawIOBase):
     forked child, whose memory nobody reads, it writes to descriptor `fd`.
     """
 
-    def __init__(self, fd: int, limit: int = OUTPUT_MAX) -> None:
+    def __init__(self, fd: int, limit: int = OUTPUT_MAX, said: LastWords | None = None) -> None:
+        """`said`: where it outlives this process."""
         super().__init__()
         self.dirty = False  # was anything written since the last `take`?
         self.notify: Callable[[], None] | None = None  # called when it becomes dirty by `write` and `add`
@@ -363,11 +395,13 @@ class Capture(io.RawIOBase):
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._tape = Tape(limit)
+        self._said = said
         os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
         self._pid = 0
         self._lock = threading.Lock()
+        self._said = None
 
     def writable(self) -> bool:
         """Yes."""
@@ -388,10 +422,12 @@ class Capture(io.RawIOBase):
             return len(data)
         return os.write(self._fd, data)
 
-    def add(self, data: bytes) -> None:
-        """As write, and never to the descriptor."""
+    def add(self, data: bytes, *, staged: bool = False) -> None:
+        """As write, and never to the descriptor. `staged`: see LastWords."""
         fresh, self.dirty = not self.dirty, True
         with self._lock:
+            if self._said is not None:
+                self._said.add(data, staged=staged)
             self._tape.add(data)
         if fresh and self.notify is not None:
             self.notify()
@@ -401,10 +437,27 @@ class Capture(io.RawIOBase):
         with self._lock:
             return self._tape.since(at)
 
-    def take(self) -> tuple[bytes, int]:
-        """As Tape.text. The capture is empty afterwards."""
+    def fill(self, fd: int) -> bool:
+        """As `drain`, by the only one who reads this pipe: what is read is nowhere else than here, and outlives this process at once."""
+        if self._said is None:
+            return drain(fd, self)
+        for _ in range(DRAIN_READS):
+            stage = self._said.expect()
+            try:
+                count = os.readv(fd, [stage])
+            except BlockingIOError:
+                return True
+            if not count:
+                return False
+            self.add(bytes(stage[:count]), staged=True)
+        return True
+
+    def take(self, token: int = 0) -> tuple[bytes, int]:
+        """As Tape.text, for the run with this token. The capture is empty afterwards."""
         with self._lock:
             self.dirty = False
+            if self._said is not None:
+                self._said.taken(token)
             found = self._tape.text()
             self._tape.clear()
         return found

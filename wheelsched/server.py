@@ -418,7 +418,7 @@ class Server:
             self._drop(connection)
         self.inputs.append(WorkerGone(
             event.worker, event.started_token, event.outcome, event.text, event.outcomes, event.calls, event.ended, event.errors,
-            self._wall(event.begun_us),
+            self._wall(event.begun_us), event.printed,
         ))
 
     def _wall(self, mono_us: dict[int, int]) -> dict[int, int]:

@@ -12,8 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 from . import process
 from .kept import AREA_BYTES, Kept
+from .last_words import half_of, read, stream_bytes
+from .model import OUTPUT_MAX
+from .tape import STREAMS, Piece, Tape
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .kept import Ended
 
 SUFFIX: Final = ".started"
@@ -65,6 +70,7 @@ class SeenFile:
             raise
         count = max(0, min(head[process.W_PLACES], (self._size - process.FILE_BYTES) // _HEAD_BYTES))
         self._kept_at = process.kept_at(head, self._size)
+        self._said_at, self._several = process.said_at(head, self._size), head[process.W_PLACES]
         self._skips = head[process.W_SKIPS]
         self.cut = False  # it is shorter than it was
         # User code can write here too, so what tells whose file it is is read once, before there is any.
@@ -158,6 +164,28 @@ class SeenFile:
             found |= kept.read()
             kept.close()
         return found
+
+    def printed(self, pipes: Sequence[int] = ()) -> dict[int, list[Piece]]:
+        """{token: what was printed} of those in user code, once the executor is gone; of a batch handler's call under its first token.
+        What is left in the `pipes` of an executor with one run at a time (see Launched) belongs to that run. Empty without room for it.
+        """
+        found: dict[int, list[Piece]] = {}
+        for i, place in enumerate(self.places if self._said_at else ()):
+            token, since = place.inside()
+            if since:
+                tapes = [self._tape(at, token) for at in self._said_at[len(STREAMS) * i :][: len(STREAMS)]]
+                for pipe, tape in zip(pipes, tapes, strict=False):
+                    process.drain(pipe, tape)
+                pieces = [Piece(name, *piece) for name, tape in zip(STREAMS, tapes, strict=True) for piece in tape.pieces()]
+                if pieces:
+                    found[place.words[process.W_FIRST] or token] = pieces
+        return found
+
+    def _tape(self, at: int, token: int) -> Tape:
+        try:
+            return read(self._read(at, stream_bytes(self._several)), half_of(self._several), token)
+        except (OSError, ValueError):  # it was cut short
+            return Tape(OUTPUT_MAX)
 
     @property
     def calls(self) -> list[tuple[int, int]]:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from typing import Final, NamedTuple
 
 STREAMS: Final = ("stdout", "stderr")
 JOIN_BYTES: Final = 4_096
 MARK_MAX: Final = 64  # room for the line that says how much was left out
+
+
+class Piece(NamedTuple):
+    """A part of an output."""
+
+    stream: str
+    at: int  # behind how many bytes
+    data: bytes
 
 
 class Tape:
@@ -73,6 +81,12 @@ class Tape:
         start = max(at, behind)
         return start, end[start - behind :]
 
+    def pieces(self) -> list[tuple[int, bytes]]:
+        """All that is kept, in pieces that hang together: (behind how many bytes, what)."""
+        at, data = self.since(0)
+        found = [(at, data), self.since(at + len(data))]
+        return [(start, piece) for start, piece in found if piece]
+
     def _end(self) -> bytes:
         return b"".join(self._tail)[-self._half :]
 
@@ -96,4 +110,4 @@ def unseen(data: bytes, cut: int, seen: int) -> tuple[bytes, int]:
     return mark(behind - seen) + tail, total
 
 
-__all__ = ["STREAMS", "Tape", "mark", "unseen"]
+__all__ = ["STREAMS", "Piece", "Tape", "mark", "unseen"]

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from .kept import Ended
     from .protocol import Request
+    from .tape import Piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class WorkerGone:
     ended: dict[int, Ended] = field(default_factory=dict)  # token -> of what had ended in it, reported or not
     errors: dict[int, dict[str, str]] = field(default_factory=dict)  # token -> type and message of what it was in; else it was lost
     begun: dict[int, int] = field(default_factory=dict)  # token -> wall clock, when user code was entered, as far as that is known
+    printed: dict[int, list[Piece]] = field(default_factory=dict)  # token -> what was captured of what it was in; see executors.Exited
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """An executor from inside: lease, run, report, over one stream socket that its parent handed down.
 
-    python -m wheelsched.worker FD STARTED_FILE PARENT_PID ALLOWED MODE WEAR MODULE...
+    python -m wheelsched.worker FD STARTED_FILE PARENT_PID ALLOWED MODE WEAR SAID_BEFORE PIPES MODULE...
 
 In mode `process` one run at a time, in token order; `crew` has the other modes. While a batch is executed the next one is on its
 way, and a thread looks every 50 ms whether finished runs should be reported and, when the run in hand turns out slow or the batch
@@ -322,11 +322,11 @@ class Executor(Wire):
             self._hand_back(behind, list(behind.rows))
 
 
-def _executor(mode: str, sock: socket.socket, file: process.StartedFile, log: TextIO, wear: Wear) -> Executor | Crew:
+def _executor(mode: str, sock: socket.socket, file: process.StartedFile, log: TextIO, wear: Wear, pipes: str) -> Executor | Crew:
     """Of this mode: "process" (one run at a time), "thread" or "async" (as many as the file has places)."""
     name = f"pool-{file.words[process.W_WORKER]}"
     if mode == "process":
-        return Executor(sock, file, Outputs(), log, name, wear)
+        return Executor(sock, file, Outputs(file, pipes), log, name, wear)
     from .crew import Crew  # noqa: PLC0415 - and with it asyncio, for the modes that need it
 
     if mode == "thread":
@@ -339,8 +339,10 @@ def _executor(mode: str, sock: socket.socket, file: process.StartedFile, log: Te
 
 
 def main(argv: list[str]) -> int:
-    """Entry of an executor process; the exit code. `said_before`: the sum of what the executor before said of why it could not begin."""
-    fd, path, parent, allowed, mode, wear, said_before, *modules = argv
+    """Entry of an executor process; the exit code. `said_before`: the sum of what the executor before said of why it could not begin;
+    `pipes`: see `Launcher`.
+    """
+    fd, path, parent, allowed, mode, wear, said_before, pipes, *modules = argv
     process.die_with_parent(int(parent))
     file = process.StartedFile(path)
     words = file.words
@@ -356,7 +358,7 @@ def main(argv: list[str]) -> int:
     if permits.socket:
         os.environ["WHEELSCHED_SOCKET"] = permits.socket  # a Client() in a task is a client of the server that runs it
     surroundings = Surroundings()
-    executor = _executor(mode, sock, file, log, Wear.from_text(wear))
+    executor = _executor(mode, sock, file, log, Wear.from_text(wear), pipes)
     guard(executor)
     module = ""
     try:

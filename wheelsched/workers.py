@@ -200,6 +200,9 @@ def worker_gone(engine: Engine, gone: WorkerGone) -> None:
             if one in gone.ended:
                 with suppress(InvalidArgumentError):  # user code that wrote where it should not has spoilt it: lost
                     outcome[i], started[i], ended[i] = _take(gone.ended[one], i, results, said)
+        for one in gone.printed.keys() & set(token.tolist()) - gone.ended.keys():
+            for stream, at_byte, data in gone.printed[one]:
+                engine.running.printed(one, {stream: (at_byte, data)})
         end_attempts(engine, rows, outcome, started, ended, results, said)
     engine.record("WORKER", {"at": engine.now.wall_us, "id": gone.worker, "name": worker.name, "kind": worker.kind, "gone": True})
     for conn in [c for c, s in engine.sessions.items() if s.worker == gone.worker and not s.lost]:
