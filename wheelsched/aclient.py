@@ -30,6 +30,7 @@ from .transport import check_path
 from .verbs import WAIT_S_MAX, Verbs, call_seconds, outcome, unfinished
 from .verbs_dead import AsyncDeadVerbs
 from .verbs_events import AsyncEventVerbs
+from .verbs_jobs import AsyncJobVerbs
 from .verbs_logs import AsyncLogVerbs
 from .verbs_time import TimeVerbs
 from .views import RunInfo
@@ -105,7 +106,7 @@ class AsyncListing(Generic[T]):
                 yield item
 
 
-class AsyncClient(AsyncRunCalls, AsyncEventVerbs, AsyncDeadVerbs, AsyncLogVerbs):
+class AsyncClient(AsyncRunCalls, AsyncJobVerbs, AsyncEventVerbs, AsyncDeadVerbs, AsyncLogVerbs):
     """The client of a server on this machine, for asyncio. Arguments as Client's; every method is as Client's."""
 
     def __init__(

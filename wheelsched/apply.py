@@ -7,7 +7,6 @@ connection goes. `apply` says how many jobs it expects: after a reconnect they a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +18,7 @@ from .arguments import done, payload_fault, whole
 from .calendars import Calendar, check_calendar
 from .chains import cycle_text, find_cycle, targets_of
 from .checks import check_name
-from .definition import SERVER_KEYS
+from .differences import Wanted, difference
 from .errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError, WheelschedError
 from .globs import glob
 from .ids import job_key
@@ -69,7 +68,6 @@ if TYPE_CHECKING:
 STAGED_JOBS_MAX: Final = 200_000  # of one batch
 FAULTS_MAX: Final = 1_000
 CHANGES_MAX: Final = 1_000
-_SHOWN_PAYLOAD_MAX: Final = 4_096  # larger ones are told by their size and a hash
 _NO_ROW: Final = 0xFFFFFFFF
 _NO_SPEC: Final = 0xFFFFFFFF  # a definition without a number yet
 
@@ -423,39 +421,9 @@ def _said(engine: Engine, plans: list[Plan]) -> list[list[str]]:
 
 
 def _change(engine: Engine, plan: Plan, i: int) -> dict[str, Any]:
-    """What differs of one job: {name, old, new}, both with just the keys that differ."""
-    row, frame, wire = int(plan.rows[i]), plan.frame, plan.wires[i]
-    fields = engine.state.jobs.gather(np.array([row], np.uint32))[0]
-    before = engine.state.specs[int(fields["spec"])]
-    old = {k: v for k, v in before.items() if k not in SERVER_KEYS}
-    new = {k: v for k, v in wire.items() if k not in SERVER_KEYS}
-    was, given = int(fields["param_us"]), int(plan.param[i])
-    if old["schedule"]["kind"] == "at":
-        old["param_us"] = was
-    if new["schedule"]["kind"] == "at":
-        new["param_us"] = given
-    elif new["schedule"]["kind"] == "every" and given not in (NEVER, was):
-        old["param_us"], new["param_us"] = was, given
-    old["note"], new["note"] = engine.state.notes.get(row, ""), frame.notes[i] or engine.state.notes.get(row, "")
-    was_paused, paused = fields["state"] == JobState.PAUSED, frame.paused[i]
-    old["paused"], new["paused"] = bool(was_paused), bool(was_paused if paused is None else paused)
-    sides = _differing(old, new)
-    payloads = {"old": engine.state.jobs.payload(row), "new": frame.payloads[i]}
-    if payloads["old"] != payloads["new"]:  # shown also when they differ in nothing but what is redacted
-        for side, payload in payloads.items():
-            sides[side]["payload"] = _shown(engine.redaction.shown(payload, engine.state.announced, before, wire))
-    return {"name": display_name(plan.names[i].decode()), **sides}
-
-
-def _shown(payload: bytes) -> bytes | str:
-    if len(payload) <= _SHOWN_PAYLOAD_MAX:
-        return payload
-    return f"{len(payload)} bytes, {blake2b(payload, digest_size=6, person=b'wheelsched.diff').hexdigest()}"
-
-
-def _differing(old: dict[str, Any], new: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    keys = [k for k in {**old, **new} if old.get(k) != new.get(k)]
-    return {"old": {k: old.get(k) for k in keys}, "new": {k: new.get(k) for k in keys}}
+    """What differs of one job: {name, old, new}."""
+    frame, wanted = plan.frame, Wanted(plan.wires[i], int(plan.param[i]), plan.frame.payloads[i], plan.frame.notes[i], plan.frame.paused[i])
+    return {"name": display_name(frame.names[i]), **difference(engine, int(plan.rows[i]), wanted)}
 
 
 def _carry_out(engine: Engine, cmd: Incoming, plan: Plan) -> None:

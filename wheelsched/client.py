@@ -32,6 +32,7 @@ from .transport import Transport, check_path
 from .verbs import WAIT_S_MAX, Verbs, call_seconds, outcome, unfinished
 from .verbs_dead import DeadVerbs
 from .verbs_events import EventVerbs
+from .verbs_jobs import JobVerbs
 from .verbs_logs import LogVerbs
 from .verbs_time import TimeVerbs
 from .views import RunInfo
@@ -144,7 +145,7 @@ class Listing(Generic[T]):
             yield from self._ask(ask)
 
 
-class BaseClient(RunCalls, EventVerbs, DeadVerbs, LogVerbs):
+class BaseClient(RunCalls, JobVerbs, EventVerbs, DeadVerbs, LogVerbs):
     """Every verb of a client; how a question reaches a server is left to `_do`."""
 
     def __init__(self, exts: Exts) -> None:

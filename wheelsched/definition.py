@@ -27,6 +27,7 @@ __all__ = [
     "check_given",
     "given_from_api",
     "resolve",
+    "unknown_policy",
 ]
 
 _RECURRING: Final = (
@@ -130,7 +131,8 @@ _OPTIONS: Final = ("queue", "timeout", "heartbeat_timeout", "retry", "priority",
 _OPTION_KEYS: Final = tuple(POLICIES[name][0] for name in _OPTIONS)
 
 
-def _unknown_policy(name: str) -> InvalidArgumentError:
+def unknown_policy(name: str) -> InvalidArgumentError:
+    """The error for a policy that there is not, with the nearest that there is."""
     if name in _PUT_ONLY:
         return InvalidArgumentError(f"{name} is no policy: it is an argument of put alone", policy=name)
     near = difflib.get_close_matches(name, POLICIES, 1)
@@ -176,7 +178,7 @@ def given_from_api(call: Call, schedule: Any, policies: Mapping[str, Any]) -> tu
             continue
         known = POLICIES.get(name)
         if known is None:
-            raise _unknown_policy(name)
+            raise unknown_policy(name)
         key, convert = known
         given[key] = CHECKS[key](convert(value, name), name)
     if "redact" in given and call.options.get("redact") is not None:  # it only ever adds up

@@ -113,6 +113,8 @@ def storable(value: Any, path: str, exts: Exts = NO_EXTS, *, lenient: bool = Fal
                 for key, item in value.items()}
     if kind is datetime:
         return _moment(value, path)
+    if kind is RAW:  # of a payload that was decoded so, to be stored again
+        return value
     ext = exts.find(kind)
     if ext is not None:
         try:

@@ -10,7 +10,8 @@ import numpy as np
 from . import memory, reads, records
 from .arguments import done, param_of, payload_fault, payload_of, text, whole
 from .chains import cycle_text, find_cycle, targets_of
-from .definition import check_given, resolve
+from .definition import SERVER_KEYS, check_given, resolve
+from .differences import Wanted, difference
 from .errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, NotFoundError, ResourceExhaustedError, ScheduleError
 from .ids import job_key
 from .misfire import skip_unattended, unsettled
@@ -33,6 +34,7 @@ from .model import (
 )
 from .overlap import own_open, supersede
 from .retime import keep_zones
+from .rights import check_task
 from .schedules import KIND_AFTER, KIND_AT, KIND_EVERY, KIND_MANUAL, KIND_UNION
 from .served import remark, remarks
 from .specs import whole_ms
@@ -303,12 +305,37 @@ def own_name(name: Any) -> str:
     return full
 
 
+def _asked(args: dict[str, Any]) -> tuple[Any, bytes, int]:
+    """(given, payload, param_us) of a put that says all."""
+    return args.get("given"), payload_of(args.get("payload")), param_of(args.get("param_us", NEVER))
+
+
+def _kept(engine: Engine, cmd: Incoming) -> tuple[dict[str, Any], bytes, int]:
+    """(given, payload, param_us) of a put that changes what it names and leaves the rest of the job as it is; nil takes a policy away.
+
+    NotFoundError. The whole that comes of it is checked as that of any put.
+    """
+    args = cmd.request.args
+    named = args.get("given")
+    if not isinstance(named, dict):
+        raise InvalidArgumentError(f"given: a map is wanted, not {type(named).__name__}")
+    row = job_row(engine, args)
+    fields = engine.state.jobs.gather(np.array([row], np.uint32))[0]
+    before = engine.state.specs[int(fields["spec"])]
+    whole = {key: value for key, value in before.items() if key not in SERVER_KEYS and value is not None} | named
+    check_task(cmd, whole.get("task"))
+    param = param_of(args.get("param_us", NEVER))
+    if "schedule" not in named and before["schedule"]["kind"] == "at":
+        param = int(fields["param_us"])
+    given = {key: value for key, value in whole.items() if value is not None}
+    return given, engine.state.jobs.payload(row) if args.get("payload") is None else payload_of(args["payload"]), param
+
+
 def put(engine: Engine, cmd: Incoming) -> bytes:
     """Upsert one job."""
     args = cmd.request.args
     name = own_name(args.get("name"))
-    payload = payload_of(args.get("payload"))
-    param = param_of(args.get("param_us", NEVER))
+    given, payload, param = _kept(engine, cmd) if args.get("keep") else _asked(args)
     paused = args.get("paused")
     if paused is not None and not isinstance(paused, bool):
         raise InvalidArgumentError("paused: true or false is wanted")
@@ -319,7 +346,7 @@ def put(engine: Engine, cmd: Incoming) -> bytes:
     have = 0 if row is None else int(engine.state.jobs.gather(np.array([row], np.uint32))["version"][0])
     if version is not None and version != have:
         raise AlreadyExistsError(f"job {display_name(name)} is at version {have}, not {version}: read it again and repeat", version=have)
-    spec = spec_number(engine, args.get("given"), name)
+    spec = spec_number(engine, given, name)
     if engine.specs.hooked[spec] and (cycle := find_cycle(engine, {name: targets_of(engine.state.specs[spec])})):
         raise InvalidArgumentError(cycle_text(cycle))
     if engine.specs.kind[spec] == KIND_AT and param == NEVER:
@@ -327,6 +354,8 @@ def put(engine: Engine, cmd: Incoming) -> bytes:
     if outside(engine, np.array([spec], np.uint32), np.array([param], np.int64))[0]:
         raise ScheduleError(OUTSIDE)
     note = text(args, "note", NOTE_MAX)
+    known = row is not None and alive(engine, name)
+    changes = difference(engine, row, Wanted(engine.state.specs[spec], param, payload, note, paused)) if known and row is not None else None
     said = said_of(engine, [name], np.array([spec], np.uint32), np.array([param], np.int64))
     result = put_jobs(
         engine, cmd, [name.encode()], [payload], np.array([spec], np.uint32), np.array([param], np.int64), [[0, note]] if note else [],
@@ -337,6 +366,8 @@ def put(engine: Engine, cmd: Incoming) -> bytes:
     answer = {**reads.job(engine, row), "result": _RESULTS[int(result[0])]}
     if result[0] == CREATED and answer["state"] == "finished" and answer["cursor_us"] is not None:
         said = [[0, "its times were decided before it was deleted: none of them fires again"]]
+    if result[0] == UPDATED:
+        answer["changes"] = changes
     if said:
         answer["said"] = said[0][1]
     if warning := remark(engine, answer["spec"]["task"]):

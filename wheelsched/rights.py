@@ -38,9 +38,13 @@ def check(cmd: Incoming) -> None:
     elif "given" in args:
         given = args["given"]
         for one in given if isinstance(given, list) else (given,):
-            asked: Any = one.get("task") if isinstance(one, dict) else None
-            if isinstance(asked, str) and asked in _TASKS:
-                _need(cmd, _TASKS[asked], f"a job with the task `{asked}`")
+            check_task(cmd, one.get("task") if isinstance(one, dict) else None)
+
+
+def check_task(cmd: Incoming, task: Any) -> None:
+    """PermissionDeniedError when a job with this task needs a role that the sender of a request hasn't got."""
+    if isinstance(task, str) and task in _TASKS:
+        _need(cmd, _TASKS[task], f"a job with the task `{task}`")
 
 
 def _need(cmd: Incoming, role: str, what: str) -> None:

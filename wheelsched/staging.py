@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from .payloads import Exts
 
-__all__ = ["Applied", "apply_flow", "check_job", "schedule_text", "schedule_words"]
+__all__ = ["Applied", "apply_flow", "check_job", "differences", "schedule_text", "schedule_words"]
 
 _FRAME_ROOM: Final = FRAME_MAX - 1_024  # the rest of the frame: verb, keys, lengths
 _ROW_ROOM: Final = 4 + 8 + 3 + 5 + 5 + 1  # columns, the heads of name, payload and note, and `paused`
@@ -218,7 +218,7 @@ def _applied(result: Any, *, dry_run: bool) -> Applied:
     try:
         return Applied(
             tuple(result["created"]), tuple(result["updated"]), tuple(result["deleted"]), int(result["unchanged"]),
-            {change["name"]: _differences(change["old"], change["new"]) for change in result["changes"]},
+            {change["name"]: differences(change["old"], change["new"]) for change in result["changes"]},
             {str(k): str(v) for k, v in result["calendars"].items()}, dry_run,
             int(result.get("cancelled", 0)), int(result.get("going_on", 0)),
             tuple((str(name), str(text)) for name, text in result.get("said", ())),
@@ -228,7 +228,7 @@ def _applied(result: Any, *, dry_run: bool) -> Applied:
         raise InternalError(f"the server's answer to apply is malformed: {type(e).__name__}: {e}") from e
 
 
-def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """{policy: (old, new)} as text; a schedule and its instant or anchor are one."""
     out = {}
     for key in new:

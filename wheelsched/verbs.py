@@ -33,7 +33,7 @@ from .model import (
 from .payloads import NO_EXTS
 from .protocol import encode_payload
 from .session import Ask
-from .staging import apply_flow
+from .staging import apply_flow, differences
 from .views import JobInfo, RunInfo, rfc3339
 from .views_forecast import Forecast, forecast_from_wire
 
@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "WAIT_S_MAX", "Pages", "Verbs", "as_map", "call_seconds", "checked_call", "checked_filters", "checked_glob", "checked_key",
-    "checked_limit", "checked_run_id", "checked_text", "checked_word", "field_of", "instant_of_enqueue", "outcome", "unfinished",
+    "checked_limit", "checked_paused", "checked_run_id", "checked_text", "checked_version", "checked_word", "field_of",
+    "instant_of_enqueue", "outcome", "unfinished",
 ]
 
 T = TypeVar("T")
@@ -129,9 +130,18 @@ def checked_limit(value: Any) -> int | None:
     return value
 
 
-def _check_version(value: Any) -> None:
+def checked_version(value: Any) -> int | None:
+    """The version that a job is to be at, or None. InvalidArgumentError otherwise."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63):
         raise InvalidArgumentError(f"version: a whole number from 0 on is wanted, not {str(value)[:60]}")
+    return value
+
+
+def checked_paused(value: Any) -> bool | None:
+    """True, False or None. InvalidArgumentError otherwise."""
+    if value is not None and not isinstance(value, bool):
+        raise InvalidArgumentError(f"paused: True, False or None is wanted, not {str(value)[:60]}")
+    return value
 
 
 def checked_call(call: Any) -> Call:
@@ -218,9 +228,6 @@ class Verbs(Generic[R]):
     ) -> Ask[JobInfo]:
         """A job by name."""
         call = checked_call(call)
-        if paused is not None and not isinstance(paused, bool):
-            raise InvalidArgumentError(f"paused: True, False or None is wanted, not {str(paused)[:60]}")
-        _check_version(version)
         if schedule is None:
             raise InvalidArgumentError("schedule: Cron(...), Every(...), At(...) or Manual() is wanted, not None")
         given, param_us = given_from_api(call, schedule, policies)
@@ -229,11 +236,21 @@ class Verbs(Generic[R]):
             "given": given,
             "param_us": param_us,
             "payload": encode_payload(call.args, call.kwargs, call.headers, exts=self.exts),
-            "paused": paused,
+            "paused": checked_paused(paused),
             "note": checked_text(note, "note", NOTE_MAX),
-            "version": version,
+            "version": checked_version(version),
         }
-        return Ask("put", args, self._job)
+        return Ask("put", args, self.read_put)
+
+    def read_put(self, result: Any) -> JobInfo:
+        """A job that was put, with what changed of it."""
+        raw = as_map(result)
+        changes = raw.get("changes")
+        try:
+            told = {} if changes is None else {"differences": differences(changes["old"], changes["new"])}
+        except (KeyError, TypeError, ValueError, AttributeError) as e:
+            raise InternalError(f"the server's answer to put is malformed: {type(e).__name__}: {e}") from e
+        return JobInfo({**raw, **told}, self.exts)
 
     def get(self, name: Any) -> Ask[JobInfo]:
         """One job."""

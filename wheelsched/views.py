@@ -426,7 +426,9 @@ class JobInfo(_Raw):
     active = _Field[int]("active")  # its open runs
     result = _Field["str | None"]("result")  # of put alone: created, updated or unchanged
     cancelled = _Field["int | None"]("cancelled")  # of delete alone: how many runs it cancelled; `active` runs, which a worker has, go on
+    payload = _Field["bytes | None"]("payload")  # args, kwargs and headers as they are stored, redacted fields hidden
     said = _Field["str | None"]("said")  # of put alone: what else is to know of it
+    changes = _Field["dict[str, tuple[str, str]] | None"]("differences")  # of put alone: {policy: (old, new)} as text, of an updated job
     warning = _Field["str | None"]("warning")  # of put alone: that no worker serves its task, so that its runs would wait
     next_at = _Time("next_us")
     cursor = _Time("cursor_us")  # the last nominal time that was decided
@@ -467,13 +469,11 @@ class JobInfo(_Raw):
     @property
     def headers(self) -> dict[str, str]:
         """What each run gets beside its arguments; see `Call.with_headers`."""
-        payload = self._raw.get("payload")
-        return {} if payload is None else decode_headers(payload)
+        return decode_headers(self.payload) if self.payload else {}
 
     @property
     def _call(self) -> tuple[list[Any], dict[str, Any]]:
-        payload = self._raw.get("payload")
-        return ([], {}) if payload is None else decode_payload(payload, self._exts.decode)
+        return decode_payload(self.payload, self._exts.decode) if self.payload else ([], {})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON: times as RFC 3339 text with microseconds and Z, durations of `spec` in microseconds."""
@@ -488,8 +488,9 @@ class JobInfo(_Raw):
             out |= {"at": rfc3339(schedule.instant)} if kind == "at" else {"anchor": rfc3339(schedule.anchor)}
         if self.cancelled is not None:
             out["cancelled"] = self.cancelled
-        payload = self._raw.get("payload")
-        return {**out, **({"args": [], "kwargs": {}} if payload is None else call_words(payload))}
+        if self.changes is not None:
+            out["changes"] = {name: list(pair) for name, pair in self.changes.items()}
+        return {**out, **(call_words(self.payload) if self.payload else {"args": [], "kwargs": {}})}
 
     def __repr__(self) -> str:
         return f"<Job {self.name}: {self.state}>"

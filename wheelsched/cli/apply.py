@@ -13,6 +13,7 @@ from ..model import display_name
 from ..schedule import Cron
 from ..staging import schedule_words
 from .calendar import calendar_lines
+from .changed import difference_line
 from .jobs_file import read_jobs_file, shown_path
 from .output import cut, show_one
 from .policies import warn
@@ -100,10 +101,7 @@ def _plan(found: JobsFile, done: Applied, before: Mapping[str, Mapping[str, Any]
     for name in done.created:
         job = jobs[name]
         lines.append((name, f"+ {name}  {job.call.task}  {cut(schedule_words(job.schedule), 80)}"))
-    for name in done.updated:
-        pairs = done.changes.get(name, {})
-        told = "; ".join(f"{policy}: {cut(old or 'none', 60)} -> {cut(new or 'none', 60)}" for policy, (old, new) in pairs.items())
-        lines.append((name, f"~ {name}" + (f"  {told}" if told else "")))
+    lines += [(name, difference_line(name, done.changes.get(name, {}))) for name in done.updated]
     lines += [(name, f"- {name}") for name in done.deleted]
     for name, result in sorted(done.calendars.items()):
         now = _calendar_words(_canonical(found.calendars[name]))
@@ -111,8 +109,7 @@ def _plan(found: JobsFile, done: Applied, before: Mapping[str, Mapping[str, Any]
             yield f"+ calendar {name}  {cut(', '.join(now.values()), 80)}"
             continue
         old = _calendar_words(before.get(name, {}))
-        differs = [f"{key}: {cut(old[key], 60)} -> {cut(now[key], 60)}" for key in now if old[key] != now[key]]
-        yield f"~ calendar {name}  {'; '.join(differs)}"
+        yield difference_line(f"calendar {name}", {key: (old[key], now[key]) for key in now if old[key] != now[key]})
     for _, line in sorted(lines):
         yield line
 

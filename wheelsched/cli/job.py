@@ -11,10 +11,12 @@ import click
 from ..model import HOOKS, display_name
 from ..schedule import At, Cron, Every
 from .apply import apply_command
+from .changed import show_put
 from .imports import import_group
+from .job_change import VERBS as CHANGE_VERBS
 from .job_time import VERBS as TIME_VERBS
 from .output import cut, pairs, show_many, show_one
-from .policies import call, payload_flags, policies, policy_flags, schedule, schedule_flags, warn
+from .policies import call, payload_flags, policies, policy_flags, schedule, schedule_flags
 from .run import finish_wait, wait_flags
 from .shell import Verbs, say, shell
 from .status import runs_told
@@ -34,7 +36,7 @@ def job() -> None:
 
 
 job.add_command(import_group)
-for verb in TIME_VERBS:
+for verb in (*TIME_VERBS, *CHANGE_VERBS):
     job.add_command(verb)
 job.add_command(apply_command)
 
@@ -50,23 +52,14 @@ job.add_command(apply_command)
 @click.option("--note", default="", metavar="TEXT", help="Why it is there.")
 @click.option("--version", type=click.IntRange(0), metavar="N", help="Only if the job is at this version (exit 4 if not); 0: it is new.")
 def put(name: str, task: str, argv: tuple[str, ...], paused: bool, note: str, version: int | None, **flags: Any) -> None:
-    """Create or change a job.
+    """Create or change a job: it becomes just what is said here. `job set` changes what is named and leaves the rest.
 
     `job put NAME [flags] command -- ARGV...` is short for the command task.
     """
     sh = shell()
     work = call(task, flags, argv)
     when = schedule(sh, flags)
-    found = sh.client.put(name, work, when, paused=True if paused else None, note=note, version=version, **policies(flags))
-    times = Times(sh.times)
-    tz = zone_of(found)
-    due = "" if found.next_at is None else f"; next {times.show(found.next_at, tz)}, {relative(found.next_at, sh.now)}"
-    show_one(sh, found.to_dict(), lambda: [f"{found.name}: {found.result or 'put'}, {found.state}{due}"])
-    warn(task, found.warning)
-    if found.said:
-        say(f"{found.name}: {found.said}")
-    elif found.state == "finished" and found.result != "unchanged":
-        say(f"{found.name} has no time left to run at: what its schedule has is past, outside of start and end, or was decided before")
+    show_put(sh.client.put(name, work, when, paused=True if paused else None, note=note, version=version, **policies(flags)))
 
 
 @job.command("list")

@@ -7,6 +7,7 @@
     args = ["eu"]
     kwargs = {full = true}
     headers = {team = "blue"}        # texts beside the arguments, for current_run().headers
+    payload = "..."                  # instead of args and kwargs: what `job export` writes where TOML has no form of them
     cron = "0 0 * * *"               # or a list; or every, at, manual = true, schedules = [{cron = ...}, {every = ...}]: a union
     tz = "Europe/Berlin"
     retry = {attempts = 5, backoff = "30s", errors = {ValueError = {attempts = 1}}}      # or a number of attempts
@@ -24,6 +25,7 @@ out for that job.
 
 from __future__ import annotations
 
+import base64
 import difflib
 import re
 import tomllib
@@ -34,8 +36,9 @@ from ..checks import check_name
 from ..definition import POLICIES, given_from_api
 from ..errors import InvalidArgumentError, PayloadError, WheelschedError
 from ..model import Call, Command, Http, Job, parse_job_name
+from ..payloads import RAW
 from ..policies import Catchup, Overlap, Retry
-from ..protocol import check_headers
+from ..protocol import check_headers, decode_headers, decode_payload
 from ..schedule import At, Cron, Every, Manual
 from ..staging import check_job
 from .toml_lines import Path, line_of, toml_lines
@@ -49,7 +52,7 @@ _ZONE: Final = ("tz", "dst_gap", "dst_overlap")
 _CRON: Final = (*_ZONE, "day_or", "seconds")
 _EVERY: Final = ("anchor", "after_completion")
 _KINDS: Final = ("cron", "every", "at", "manual", "schedules")
-_WORK: Final = ("task", "args", "kwargs", "command", "http", "headers")
+_WORK: Final = ("task", "args", "kwargs", "payload", "command", "http", "headers")
 _CALLS: Final = frozenset({"task", "command", "http"})
 _OWN: Final = ("note", "paused")
 _JOB_KEYS: Final = (*_WORK, *_KINDS, *_CRON, *_EVERY, *POLICIES, *_OWN)
@@ -254,7 +257,7 @@ class _Reader:
             full = ""
         if full and self.names.setdefault(full, name) != name:
             self.fault(path, f"is the same job as {shown_path(('jobs', self.names[full]))}")
-        call = None if meant & _CALLS else self.attempt(path, lambda: self.call(path, table).with_headers(self.headers(path, table)))
+        call = None if meant & _CALLS else self.attempt(path, lambda: self.with_headers(path, table))
         schedule = None if meant & set(_KINDS) else self.attempt(path, lambda: self.schedule(path, table))
         own = self.policies(path, table) | {key: table[key] for key in _OWN if key in table}
         if len(self.out.faults) > before or call is None:
@@ -286,10 +289,12 @@ class _Reader:
             raise InvalidArgumentError(f"one of task, command, http is wanted; {given}")
         kind, value = kinds[0], table[kinds[0]]
         if kind != "task":
-            for key in ("args", "kwargs"):
+            for key in ("args", "kwargs", "payload"):
                 if key in table:
                     raise _AtError((*path, key), f"goes with task, not with {kind}")
             return self.command((*path, kind), value) if kind == "command" else self.http((*path, kind), value)
+        if "payload" in table:
+            return self.encoded(path, table)
         args, kwargs = table.get("args", []), table.get("kwargs", {})
         if not isinstance(args, list):
             self.fault((*path, "args"), f"a list is wanted, not {_kind(args)}")
@@ -301,6 +306,22 @@ class _Reader:
             return Call(value, *args, **kwargs)
         except WheelschedError as e:
             raise _AtError((*path, "task"), e.message) from e
+
+    def with_headers(self, path: Path, table: Mapping[str, Any]) -> Call:
+        call = self.call(path, table)
+        return call.with_headers(self.headers(path, table)) if "headers" in table else call
+
+    def encoded(self, path: Path, table: Mapping[str, Any]) -> Call:
+        """A call whose arguments TOML has no form of: base64 of the payload, as `job export` writes it."""
+        for key in ("args", "kwargs"):
+            if key in table:
+                raise _AtError((*path, key), "goes without payload, which has all arguments")
+        try:
+            data = base64.b64decode(table["payload"], validate=True)
+            args, kwargs = decode_payload(data, RAW)
+            return Call(table["task"], *args, **kwargs).with_headers(decode_headers(data))
+        except (WheelschedError, TypeError, ValueError, OverflowError) as e:
+            raise _AtError((*path, "payload"), f"it is not what `job export` writes: {e}") from e
 
     def headers(self, path: Path, table: Mapping[str, Any]) -> dict[str, str]:
         try:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..schedule import Schedule
     from .shell import Shell
 
+NONE: Final = "none"  # takes a policy away
 F = TypeVar("F", bound="Callable[..., Any]")
 
 _RETRY = ("retry_attempts", "retry_backoff", "retry_cap")
@@ -79,6 +80,27 @@ def enqueue_flags(f: F) -> F:
     for param in f.__click_params__:  # type: ignore[attr-defined]  # where click keeps them until the verb is made
         if param.name in _OF_JOBS:
             param.hidden = True
+    return f
+
+
+class _OrNone(click.ParamType[Any]):
+    """A value, or `none`: what has it not."""
+
+    def __init__(self, inner: click.ParamType[Any]) -> None:
+        self.inner = inner
+        self.name = inner.name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """As the type itself, but for `none`."""
+        return value if value == NONE else self.inner.convert(value, param, ctx)
+
+
+def change_flags(f: F) -> F:
+    """The policy flags for a change: each takes `none`, too."""
+    f = policy_flags(f)
+    for param in f.__click_params__:  # type: ignore[attr-defined]  # as above
+        if param.type is not click.BOOL:
+            param.type = _OrNone(param.type)
     return f
 
 
