@@ -43,11 +43,10 @@ answered as the first was and does nothing.
                -> version, server, instance (bin, new at each start), generation, clock_offset_us, worker (its id, for workers),
                lease_us, heartbeat_us, ignored (left out when empty: tasks whose options are not taken, since the server's own workers or
                those of another user announced others; the first 100)
-    put        rid, name, given, param_us, payload, paused (bool), note, version (int or nil: compare-and-set), keep (bool: a job that is
-               there is changed in what `given` names, nil takes a policy away; without `schedule` its own stays, with payload nil its
-               arguments do)
-               -> a job, with "result", "said" when there is more to know, "warning" when no worker serves its task, and "changes" {old,
-               new} with what differs when it is updated. A version that is not the job's: already_exists
+    put        rid, name, given, param_us, payload, paused (bool), note, version (int or nil: compare-and-set), keep (bool: changes what
+               `given` names, nil takes a policy away; without `schedule` its own stays, with payload nil its arguments)
+               -> a job, "result", "said" (more to know), "warning" (no worker serves its task), "changes" {old, new} of an updated one.
+               A version that is not the job's: already_exists
     put_many   rid, given [maps], names [texts], which (u32 column: row of `given`), param_us (i64 column), payload [bins]
                -> result (u8 column: 0 unchanged, 1 created, 2 updated), said [[row, text]...] if there is more to know, warnings
                [[task, text]...] of tasks that no worker serves.
