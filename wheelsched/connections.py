@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 READ_BYTES: Final = 256 * 1024
 OUT_MAX: Final = 128 * 1024 * 1024  # unsent bytes of one connection; a client that never reads is dropped here
 OUT_PAUSE: Final = 1024 * 1024  # unsent bytes at which nothing more is taken from it but what is urgent, until it reads
+_LEFT_READS: Final = 256  # more than a socket holds: who still writes then is not gone
 PENDING_MAX: Final = 1_000  # requests of one connection that wait for their turn; it is not read from meanwhile
 PENDING_BYTES_MAX: Final = 2 * 1024 * 1024  # of them
 _SO_PEERGROUPS: Final = 59  # the socket module has no name for it
@@ -47,6 +48,7 @@ class Connection:
         self.closing = False  # close when all is sent
         self.half_since_us = 0  # monotonic; since when a frame has been incomplete
         self.fault = ""  # why it is dropped
+        self._gone = False  # it takes nothing more
         self._greeted = False
         self._reader = FrameReader(FRAME_MAX)
         self._waiting_bytes = 0
@@ -84,9 +86,11 @@ class Connection:
         return data is None or (bool(data) and self._take(data, mono_us))
 
     def read_all(self, mono_us: int) -> None:
-        """Read to the end what a peer sent before it died."""
-        while data := self._receive(READ_BYTES):
-            if not self._take(data, mono_us) or self.closing:
+        """Read to the end what a peer sent before it was gone."""
+        self._gone = True
+        for _ in range(_LEFT_READS):
+            data = self._receive(READ_BYTES)
+            if not data or not self._take(data, mono_us) or self.closing:
                 return
 
     def refill(self, mono_us: int) -> bool:
@@ -103,7 +107,7 @@ class Connection:
             return b""
 
     def _take(self, data: bytes, mono_us: int) -> bool:
-        room = sys.maxsize if self.trusted else max(0, PENDING_MAX - len(self.urgent) - len(self.others))
+        room = sys.maxsize if self.trusted or self._gone else max(0, PENDING_MAX - len(self.urgent) - len(self.others))
         try:
             bodies = self._reader.feed(data, room)
             if self.trusted:
@@ -139,7 +143,9 @@ class Connection:
             return None
 
     def left(self) -> list[Request]:
-        """Of what waits the completions: they were sent before the peer went, so they count."""
+        """Of what waits the completions: they were sent before the peer went, so they count; also those that nobody has read yet."""
+        if self._gone:
+            self.read_all(0)
         bodies, found = [body for body in self.urgent if verb_of(body) == "finish"], []
         self.urgent.clear()
         self.others.clear()
@@ -175,6 +181,7 @@ class Connection:
         except (BlockingIOError, InterruptedError):
             return True
         except OSError:
+            self._gone = True
             return False
         return not self.closing
 

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Container, Iterable
 
-    from .kept import Ended
-
 MARK: Final = "WHEELSCHED_EXECUTOR"  # environment of an executor and of all that it starts
 FILE_BYTES: Final = 4_096
 MAGIC: Final = 0x3144_5452_5453_5357  # "WSSTRTD1"
@@ -147,17 +145,6 @@ class StartedFile:
     def skips(self) -> set[int]:
         """The tokens that shall not be entered."""
         return set(self.words[SKIPS_AT : SKIPS_AT + min(self.words[W_SKIPS], SKIPS_MAX)])
-
-    @property
-    def ended(self) -> dict[int, Ended]:
-        """{token: how it ended} of the batch in hand and the one before, some of it reported; empty with places."""
-        return {token: how for kept in self.kept for token, how in kept.read().items()}
-
-    @property
-    def calls(self) -> list[tuple[int, int]]:
-        """(first, last token) of each call of a batch handler with several runs that user code is in."""
-        calls = [(words[W_FIRST], words[W_STARTED]) for words in self.places if words[W_MONO_NS]]
-        return [(first, last) for first, last in calls if 0 < first < last]
 
     def close(self) -> None:
         """Unmap; the file stays."""

@@ -31,9 +31,10 @@ class Stream:
             sock.setblocking(False)
             self.sock = sock
         self._out: deque[memoryview] = deque()
+        self._deaf = False  # the peer takes nothing more
 
     def send(self, frame: bytes) -> None:
-        """Send what the socket takes, keep the rest."""
+        """Send what the socket takes, keep the rest. A peer that is gone is no error: what it sent before is still to be read."""
         self._out.append(memoryview(frame))
         self.flush()
 
@@ -48,7 +49,8 @@ class Stream:
         except BlockingIOError:
             return
         except ConnectionError:
-            self.close()
+            self._out.clear()
+            self._deaf = True
 
     def read(self) -> list[bytes]:
         """The bodies that are there; closes at the end of the stream. InvalidArgumentError for what is no frame."""
@@ -57,6 +59,8 @@ class Stream:
             try:
                 data = self.sock.recv(1 << 18)
             except BlockingIOError:
+                if self._deaf:
+                    self.close()
                 break
             except ConnectionError:
                 data = b""

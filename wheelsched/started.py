@@ -158,11 +158,14 @@ class SeenFile:
         found: dict[int, Ended] = {}
         for at in self._kept_at:
             try:
-                kept = Kept(memoryview(self._read(at, AREA_BYTES)))
-            except (OSError, ValueError):
-                return {}
-            found |= kept.read()
-            kept.close()
+                area = self._read(at, AREA_BYTES)
+            except (OSError, ValueError):  # the file was cut short: what is still there counts
+                continue
+            kept = Kept(memoryview(area))
+            try:
+                found |= kept.read()
+            finally:
+                kept.close()
         return found
 
     def printed(self, pipes: Sequence[int] = ()) -> dict[int, list[Piece]]:
