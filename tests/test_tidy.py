@@ -263,7 +263,7 @@ def functions(path: Path) -> list[tuple[str, int, int]]:
 
 def test_sizes() -> None:
     bad = []
-    for path in [*files("*.py", "*.pyx", "*.pxd", "*.pyi"), *files(".ci/run")]:
+    for path in [*files("*.py", "*.pyx", "*.pxd", "*.pyi"), *files(".ci/*")]:
         count = len(path.read_text().splitlines())
         bad += [f"{path.relative_to(ROOT)}: {count} lines (at most {LINES_MAX})"] if count > LINES_MAX else []
         if path.suffix in {".py", ".pyx", ".pxd"}:
@@ -277,7 +277,7 @@ def test_names_and_leftovers() -> None:
     vague = re.compile(r"^_?(?:utils?|commons?|helpers?|misc|stuff)$")
     bad = [f"{p.relative_to(ROOT)}: a name that says nothing" for p in code
            if any(vague.match(part) for part in p.relative_to(ROOT).with_suffix("").parts)]
-    for path in [*code, *files("*.md", "*.toml", "*.in", "*.txt", "*.jsonl"), *files(".ci/run")]:
+    for path in [*code, *files("*.md", "*.toml", "*.in", "*.txt", "*.jsonl"), *files(".ci/*")]:
         for number, line in enumerate(path.read_text().splitlines(), 1):
             bad += [f"{where(path, number)}: {m[0]}" for rule in (MARKS, PLACES) if (m := rule.search(line))]
     no(bad, "leftovers, vague names, or places that only one machine has:")
