@@ -59,7 +59,8 @@ def test_run_wait_get_cancel(server):
     told = json.loads(server("run", "get", RUN_ID, "-o", "json").stdout)["waiting"]
     assert told == {"reason": "queue q is paused", "rank": 3, "expected_at": "2026-11-29T13:00:00.000000Z"}
     assert "cancelled" in server("run", "cancel", RUN_ID).stdout
-    assert server("run", "get", "nonsense").exit_code == 2
+    server.answers |= {"runs": page(), "get": errors.NotFoundError("no job nonsense")}
+    assert server("run", "get", "nonsense").exit_code == 3
     done = server("run", "wait", RUN_ID, "--timeout", "0s")
     assert (done.exit_code, done.stderr.rstrip().partition(" after ")[2]) == (8, "0 s: queue q is paused")
 

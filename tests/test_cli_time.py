@@ -179,10 +179,10 @@ def test_pause_and_resume_of_all_that_match(server):
         "jobs": page(wire_job("x/a"), wire_job("x/b")), "pause": lambda args: wire_job(args["name"], state="paused"),
         "resume": lambda args: wire_job(args["name"]),
     }
-    assert [line.split() for line in server("job", "pause", "x/*", "--note", "n").stdout.splitlines()[1:]] == [["x/a", "paused"], ["x/b", "paused"]]
-    assert (server.args("jobs")["state"], server.args("pause")) == ("active", {**server.args("pause"), "name": "x/b", "note": "n"})
-    assert [j["state"] for j in json.loads(server("job", "resume", "x/*", "-o", "json").stdout)] == ["active", "active"]
-    assert server.args("jobs")["state"] == "paused"
+    assert [line.split() for line in server("job", "pause", "x/*", "--note", "n", "--yes").stdout.splitlines()[1:]] == [["x/a", "paused"], ["x/b", "paused"]]
+    assert server.args("pause") == {**server.args("pause"), "name": "x/b", "note": "n"}
+    server.answers["jobs"] = page(wire_job("x/a", state="paused"), wire_job("x/b", state="paused"), wire_job("x/c"))
+    assert [j["state"] for j in json.loads(server("job", "resume", "x/*", "-y", "-o", "json").stdout)] == ["active", "active"]
     assert server("job", "resume", "x/a").stdout == "x/a: resumed, active\n"
 
 

@@ -9,10 +9,11 @@ import click
 
 from ..errors import ConfigError, LockedError, NotFoundError, PermissionDeniedError, WheelschedError
 from .history_rows import history_rows
-from .output import number, pairs, show_one, table, to_json
+from .output import number, pairs, show_one, to_json
 from .serve import default_data_path
 from .shell import Failed, Verbs, say, shell
 from .status import counted
+from .tables import table
 from .times import Times
 
 

@@ -8,6 +8,7 @@ import click
 
 from .output import show_one
 from .run import SPAN_HELP, in_span, show_runs
+from .run_names import HELP, find_id
 from .shell import Verbs, say, shell
 
 if TYPE_CHECKING:
@@ -52,14 +53,14 @@ def _which(ids: tuple[str, ...], filters: dict[str, Any]) -> dict[str, Any]:
         raise click.UsageError("give run ids, or a filter such as --match with a glob of job names ('*' is all)")
     if ids and "limit" in given:
         raise click.UsageError("--limit goes with a filter, not with run ids")
-    return {"ids": list(ids)} if ids else in_span(given.get("match"), given)
+    return {"ids": [find_id(text) for text in ids]} if ids else in_span(given.get("match"), given)
 
 
 def _count(n: int, word: str, *, dry_run: bool) -> None:
     show_one(shell(), {"count": n}, lambda: [f"{n} would be {word}" if dry_run else f"{n} {word}"])
 
 
-@dead.command()
+@dead.command(epilog=HELP)
 @click.argument("run_ids", nargs=-1, metavar="[RUN]...")
 @click.option("--match", metavar="GLOB", help="Of jobs whose name matches.")
 @_filtered
@@ -72,7 +73,7 @@ def redrive(run_ids: tuple[str, ...], rate: str | None, *, dry_run: bool, **filt
     _count(shell().client.redrive(**which, rate=rate, dry_run=dry_run), "queued again", dry_run=dry_run)
 
 
-@dead.command()
+@dead.command(epilog=HELP)
 @click.argument("run_ids", nargs=-1, metavar="[RUN]...")
 @click.option("--match", metavar="GLOB", help="Of jobs whose name matches.")
 @_filtered

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import WheelschedError
-from .output import number, table, to_json
+from .output import number, to_json
 from .shell import Failed, Verb, shell
+from .tables import table
 from .times import span
 from .workbench import Folder, clean_up_on_sigterm
 

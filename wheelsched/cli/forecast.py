@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ..model import US, format_duration
-from .output import cut, number, pairs, show_one, table
+from .output import cut, number, pairs, show_one
 from .shell import EXIT_FAILED, Failed, Verb, say, shell
 from .status import counted
+from .tables import table
 from .times import Times, span
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,20 +15,23 @@ from .apply import apply_command
 from .changed import show_put
 from .imports import import_group
 from .job_change import VERBS as CHANGE_VERBS
+from .job_many import delete, pause, resume, trigger
 from .job_time import VERBS as TIME_VERBS
-from .output import cut, pairs, show_many, show_one
+from .output import cut, number, pairs, show_many, show_one
 from .policies import call, payload_flags, policies, policy_flags, schedule, schedule_flags
-from .run import finish_wait, wait_flags
 from .shell import Verbs, say, shell
-from .status import runs_told
+from .tables import Head, Tinted, brief
 from .times import DST_LEGEND, Times, instant_text, micros, relative, schedule_zone, span
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterable, Iterator
     from datetime import datetime
 
     from ..schedule import Schedule
     from ..views import JobInfo
+
+
+_SORTED_MAX = 100_000
 
 
 @click.group(cls=Verbs)
@@ -67,19 +71,35 @@ def put(name: str, task: str, argv: tuple[str, ...], paused: bool, note: str, ve
 @click.option("--state", type=click.Choice(["active", "paused", "finished", "deleted"]))
 @click.option("--limit", type=click.IntRange(0), metavar="N", help="How many in all.")
 def list_(match: str | None, state: str | None, limit: int | None) -> None:
-    """List jobs whose name matches a glob."""
+    """List jobs whose name matches a glob, sorted by name; behind them those that stand for runs of enqueue."""
     sh = shell()
     times = Times(sh.times)
 
     def cells(found: JobInfo) -> list[str]:
         soon = "-" if found.next_at is None else relative(found.next_at, sh.now)
+        tz, note = zone_of(found), ("paused: " if found.pause_note else "") + (found.pause_note or found.note or "")
+        colour = "yellow" if found.state == "paused" else ""
         return [
-            found.name, found.state, found.task, cut(describe_schedule(found), 40), times.show(found.next_at, zone_of(found)), soon,
-            str(found.active), cut(("paused: " if found.pause_note else "") + (found.pause_note or found.note or ""), 48),
+            found.name, Tinted(found.state, colour) if colour else found.state, found.task,
+            describe_schedule(found) if sh.wide else cut(describe_schedule(found), 40),
+            times.short(found.next_at, tz) if brief() else times.show(found.next_at, tz), soon, str(found.active),
+            note if sh.wide else cut(note, 48),
         ]
 
-    heads = ["NAME", "STATE", "TASK", "SCHEDULE", "NEXT", "IN", "OPEN#", "NOTE"]
-    show_many(sh, sh.client.jobs(match, state, limit), lambda j: j.to_dict(), heads, cells, times, "no jobs")
+    heads = [Head("NAME"), Head("STATE"), Head("TASK", rank=3, least=8), Head("SCHEDULE", least=10), Head("NEXT", rank=2), Head("IN"),
+             Head("OPEN", right=True, rank=1), Head("NOTE", rank=4, least=8)]
+    jobs = islice(_sorted(sh.client.jobs(match, state)), limit)
+    show_many(sh, jobs, lambda j: j.to_dict(), heads, cells, times, "no jobs")
+
+
+def _sorted(jobs: Iterable[JobInfo]) -> Iterator[JobInfo]:
+    """By name, those of enqueue last. More than can be held are as they come."""
+    waiting = iter(jobs)
+    first = list(islice(waiting, _SORTED_MAX))
+    if len(first) < _SORTED_MAX:
+        return iter(sorted(first, key=lambda found: ("~" in found.name, found.name)))
+    say(f"there are {number(_SORTED_MAX)} jobs or more: they are not sorted")
+    return chain(first, waiting)
 
 
 def zone_of(found: JobInfo) -> str:
@@ -189,65 +209,7 @@ def show_instants(instants: list[datetime], tz: str, empty: str) -> None:
     show_many(sh, instants, instant_text, ["TIME", "IN"], lambda m: [times.show(m, tz), relative(m, now)], times, empty)
 
 
-def _done(found: JobInfo, word: str) -> None:
-    show_one(shell(), found.to_dict(), lambda: [f"{found.name}: {word}"])
-
-
-def _each(pattern: str, state: str, act: Callable[[str], JobInfo], word: str) -> None:
-    """Do it to one job, or one after another to all that match a glob."""
-    sh = shell()
-    if not set(pattern) & set("*?["):
-        found = act(pattern)
-        _done(found, word.format(found.state))
-        return
-    names = [found.name for found in sh.client.jobs(pattern, state) if "~" not in found.name]  # enqueued runs have no schedule
-    show_many(sh, map(act, names), lambda j: j.to_dict(), ["JOB", "STATE"], lambda j: [j.name, j.state], empty=f"no {state} jobs match")
-
-
-@job.command()
-@click.argument("name", metavar="NAME|GLOB")
-@click.option("--note", default="", metavar="TEXT", help="Why.")
-def pause(name: str, note: str) -> None:
-    """Let a job's schedule trigger nothing until `resume`.
-
-    Open runs go on, and `job trigger` still runs it. `resume` decides about what was missed. Of a quoted glob ('billing/*'): all active
-    jobs that match, one after another.
-    """
-    client = shell().client
-    _each(name, "active", lambda one: client.pause(one, note), "paused")
-
-
-@job.command()
-@click.argument("name", metavar="NAME|GLOB")
-@click.option("--catchup", type=click.Choice(["skip", "latest", "all"]), help="Of what was missed (skip; a one-time job runs now).")
-def resume(name: str, catchup: str | None) -> None:
-    """Go on with a paused job, or all of a quoted glob."""
-    client = shell().client
-    _each(name, "paused", lambda one: client.resume(one, catchup), "resumed, {}")
-
-
-@job.command()
-@click.argument("name")
-def delete(name: str) -> None:
-    """End a job; what was decided is kept.
-
-    Its runs that no worker has are cancelled; what a worker has goes on, and is not retried.
-    """
-    found = shell().client.delete(name)
-    _done(found, "deleted" + runs_told(found.cancelled or 0, found.active))
-
-
-@job.command()
-@click.argument("name")
-@click.option("--key", metavar="K", help="Idempotency key: the same key again gives the same run.")
-@wait_flags
-def trigger(name: str, key: str | None, wait: bool, wait_timeout: str | None) -> None:
-    """Run a job now."""
-    sh = shell()
-    run = sh.client.trigger(name, key)
-    if wait:
-        finish_wait(run, wait_timeout)
-    else:
-        show_one(sh, run.to_dict(), lambda: [run.id])
-        if sh.table:
-            say(f"{run.job}: run is {run.state}")
+job.add_command(pause)
+job.add_command(resume)
+job.add_command(delete)
+job.add_command(trigger)

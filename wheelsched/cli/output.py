@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from .shell import clean
+from .tables import table
 from .times import DST_LEGEND
 
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from typing import Self
 
     from .shell import Shell
+    from .tables import Head
     from .times import Times
 
 T = TypeVar("T")
 
-_MEASURED: Final = 1_000  # rows that decide the widths of a table; later ones may stick out
 _BAR: Final = 30
 
 
@@ -41,7 +41,7 @@ def show_one(sh: Shell, data: dict[str, Any], page: Callable[[], Iterable[str]])
 
 
 def show_many(
-    sh: Shell, things: Iterable[T], to_dict: Callable[[T], Any], heads: Sequence[str], cells: Callable[[T], Sequence[str]],
+    sh: Shell, things: Iterable[T], to_dict: Callable[[T], Any], heads: Sequence[str | Head], cells: Callable[[T], Sequence[str]],
     times: Times | None = None, empty: str = "none",
 ) -> None:
     """A listing: an aligned table, one JSON array, or an object a line; written as it comes."""
@@ -58,26 +58,6 @@ def show_many(
         table(heads, (cells(thing) for thing in things), empty)
         if times is not None and times.marked:
             click.echo(f"\n{DST_LEGEND}")
-
-
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]], empty: str = "none") -> None:
-    """Aligned columns, two spaces between them. Numbers are right-aligned when the head ends with a `#`."""
-    waiting = iter(rows)
-    first = [[clean(c) for c in row] for row in islice(waiting, _MEASURED)]
-    if not first:
-        click.echo(empty, err=True)
-        return
-    right = [head.endswith("#") for head in heads]
-    titles = [head.removesuffix("#") for head in heads]
-    widths = [max(len(cell) for cell in column) for column in zip(titles, *first, strict=True)]
-
-    def line(row: Iterable[str]) -> str:
-        parts = (cell.rjust(w) if r else cell.ljust(w) for cell, w, r in zip(row, widths, right, strict=True))
-        return "  ".join(parts).rstrip()
-
-    click.echo(line(titles))
-    for row in chain(first, ([clean(c) for c in row] for row in waiting)):
-        click.echo(line(row))
 
 
 def pairs(rows: Iterable[tuple[str, str]]) -> list[str]:

@@ -13,8 +13,10 @@ import click
 from ..errors import NotFoundError, PayloadError, ResultNotKept, RunFailed
 from ..tape import STREAMS
 from .output import cut, pairs, show_many, show_one, size, to_json
+from .run_names import HELP, find_id, find_run, run_name
 from .shell import Failed, Shell, Verbs, clean, exit_code, say, shell
 from .status import counted
+from .tables import Head, Tinted, brief
 from .times import Times, is_ago, on_a_clock, parse_bound, relative, schedule_zone, span
 from .zone import machine_zone
 
@@ -29,6 +31,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 STATES = ["scheduled", "queued", "leased", "running", "retry_wait", "succeeded", "dead", "cancelled", "skipped"]
 SPAN_HELP = "1h (ago), a day (2026-11-30) or a time on the clock of the job (of several: UTC), RFC 3339."
+_WITH_A_WORKER = ("leased", "running")
 _CALL_MAX = 1_000  # characters of arguments that a page has
 _ZONES_MAX = 200  # jobs whose zone one listing asks for
 
@@ -146,19 +149,40 @@ def _enqueued(name: str) -> str:
 
 
 def show_runs(sh: Shell, runs: Any, empty: str) -> None:
-    """A listing of runs."""
+    """A listing of runs: by job and time, which the verbs take as well as the ids; those are shown where there is room."""
     times, zones = Times(sh.times), Zones(sh)
 
     def cells(r: Run) -> list[str]:
-        took = "-" if r.started_at is None or r.ended_at is None else span((r.ended_at - r.started_at).total_seconds())
         due, tz = due_at(r), zones.of(r)
         late = "-" if r.started_at is None or due is None else span((r.started_at - due).total_seconds())
         moved = [f"moved to {times.show(due, tz)}"] if r.disposition == "moved" else []
-        told = ", ".join(filter(None, [*moved, cut(_why(r), 80)]))
-        return [r.id, r.job, r.state, str(r.attempt), times.show(r.scheduled_at, tz), late, took, told]
+        told = ", ".join(filter(None, [*moved, _why(r) if sh.wide else cut(_why(r), 80)]))
+        name = machine_zone() if sh.times == "local" else tz if sh.times == "job" else "UTC"
+        worker = "-" if r.final or not r.worker else str(r.worker)
+        first = [run_name(r, name), _tinted(r)] if short else [r.id, run_name(r, name), _tinted(r)]
+        more = [r.task or "-", r.queue or "-"] if sh.wide else []
+        return [*first, *more, str(r.attempt), worker, late, _took(sh, r), told]
 
-    heads = ["RUN", "JOB", "STATE", "ATTEMPT#", "SCHEDULED", "LAG#", "TOOK#", "WHY"]
+    short = brief()
+    heads = [*([] if short else [Head("ID")]), Head("RUN", least=24), Head("STATE"), *([Head("TASK"), Head("QUEUE")] if sh.wide else []),
+             Head("ATTEMPT", right=True, rank=3), Head("WORKER", rank=1), Head("LAG", right=True, rank=2), Head("TOOK", right=True),
+             Head("WHY", least=10)]
     show_many(sh, runs, lambda r: r.to_dict(), heads, cells, times, empty)
+
+
+def _tinted(r: Run) -> str:
+    """Its state; in red what died, in yellow what waits for another attempt or is late."""
+    colour = "red" if r.state == "dead" else "yellow" if r.state == "retry_wait" or r.late else ""
+    return Tinted(r.state, colour) if colour else r.state
+
+
+def _took(sh: Shell, r: Run) -> str:
+    """How long its last attempt took; with a plus, how long it has been running."""
+    if r.started_at is None:
+        return "-"
+    if r.ended_at is not None and r.state not in _WITH_A_WORKER:
+        return span((r.ended_at - r.started_at).total_seconds())
+    return f"{span(max(0.0, (sh.now - r.started_at).total_seconds()))}+" if r.state in _WITH_A_WORKER else "-"
 
 
 def due_at(r: Run) -> datetime | None:
@@ -176,12 +200,12 @@ def _why(r: Run) -> str:
     return ", ".join(parts)
 
 
-@run.command()
-@click.argument("run_id")
+@run.command(epilog=HELP)
+@click.argument("run_id", metavar="RUN")
 def get(run_id: str) -> None:
     """Show a run with its attempts and output."""
     sh = shell()
-    found = sh.client.run(run_id)
+    found = find_run(run_id)
     show_one(sh, found.to_dict(), lambda: _page(found, Times(sh.times), Zones(sh).of(found)))
 
 
@@ -265,7 +289,7 @@ def _text(data: bytes, left_out: int) -> str:
     return f"({left_out} bytes left out)\n{text}" if left_out else text
 
 
-@run.command()
+@run.command(epilog=HELP)
 @click.argument("run_ids", nargs=-1, metavar="[RUN]...")
 @click.option("--match", metavar="GLOB", help="All open runs of the jobs that match; '*' is all.")
 @click.option("--state", type=click.Choice(["scheduled", "queued", "retry_wait", "leased", "running"]))
@@ -276,7 +300,7 @@ def _text(data: bytes, left_out: int) -> str:
 def cancel(run_ids: tuple[str, ...], dry_run: bool, **filters: Any) -> None:
     """End runs: at once when they wait, cooperatively and then by force when they run.
 
-    Runs by id, or all open ones that all the filters given find.
+    Runs by name, or all open ones that all the filters given find.
     """
     sh = shell()
     filtered = any(value is not None for value in filters.values())
@@ -286,21 +310,20 @@ def cancel(run_ids: tuple[str, ...], dry_run: bool, **filters: Any) -> None:
         count = sh.client.cancel(dry_run=dry_run, **filters)
         show_one(sh, {"count": count, "dry_run": dry_run}, lambda: [f"{counted(count, 'run')} {'would be ' if dry_run else ''}cancelled"])
         return
-    show_many(
-        sh, (sh.client.cancel(i) for i in run_ids), lambda r: r.to_dict(), ["RUN", "JOB", "STATE"], lambda r: [r.id, r.job, r.state]
-    )
+    ids = [find_id(text) for text in run_ids]  # all are known before the first is ended
+    show_many(sh, map(sh.client.cancel, ids), lambda r: r.to_dict(), ["RUN", "JOB", "STATE"], lambda r: [r.id, r.job, r.state])
 
 
-@run.command()
-@click.argument("run_id")
+@run.command(epilog=HELP)
+@click.argument("run_id", metavar="RUN")
 @click.option("--timeout", metavar="D", help="Give up after this long (exit 8).")
 def wait(run_id: str, timeout: str | None) -> None:
     """Wait for a run's end; exit 7 if it failed."""
-    finish_wait(shell().client.run(run_id), timeout)
+    finish_wait(find_run(run_id), timeout)
 
 
-@run.command()
-@click.argument("run_id")
+@run.command(epilog=HELP)
+@click.argument("run_id", metavar="RUN")
 @click.option("--follow", "-f", is_flag=True, help="Go on until the run ends, over its retries and restarts of the server.")
 @click.option("--stream", type=click.Choice(STREAMS), help="Only what went there; without it, both are written to stdout.")
 @click.option("--raw", is_flag=True, help="To a terminal too, byte by byte: colours, and whatever else moves its cursor.")
@@ -313,7 +336,7 @@ def logs(run_id: str, follow: bool, stream: str | None, raw: bool) -> None:
     sh = shell()
     attempt, end = 0, b"\n"
     try:
-        for piece in sh.client.logs(run_id, follow=follow):
+        for piece in sh.client.logs(find_id(run_id), follow=follow):
             if stream is not None and piece.stream != stream:
                 continue
             if not sh.table:

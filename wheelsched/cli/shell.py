@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ..client import Client
 
 EXIT_FAILED: Final = 1
+EXIT_NOT_FOUND: Final = 3
+EXIT_CONFLICT: Final = 4
 EXIT_RUN_FAILED: Final = 7
 EXIT_TIMED_OUT: Final = 8
 EXIT_CODES: Final = {
@@ -74,7 +76,12 @@ class Shell:
     @property
     def table(self) -> bool:
         """Is the output for people?"""
-        return self.output == "table"
+        return self.output in ("table", "wide")
+
+    @property
+    def wide(self) -> bool:
+        """Are all columns wanted, whatever the terminal's width?"""
+        return self.output == "wide"
 
 
 def shell() -> Shell:
@@ -105,7 +112,8 @@ def _globals() -> list[click.Parameter]:
     shared: dict[str, Any] = {"callback": _store, "expose_value": False, "is_eager": True, "default": None}
     return [
         click.Option(["--socket"], metavar="PATH", help=_SOCKET, **shared),
-        click.Option(["-o", "--output", "output"], type=click.Choice(["table", "json", "jsonl"]), help="Form of the output.", **shared),
+        click.Option(["-o", "--output", "output"], type=click.Choice(["table", "wide", "json", "jsonl"]),
+                     help="Form of the output; wide: tables with all columns.", **shared),
         click.Option(["--time", "times"], type=click.Choice(["job", "utc", "local"]), help="Zone in which tables show times.", **shared),
     ]
 

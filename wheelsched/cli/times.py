@@ -219,6 +219,13 @@ class Times:
 
     def show(self, moment: datetime | None, tz: str | None = None) -> str:
         """`2026-11-30 00:00:00 +01:00 (2026-11-29 23:00:00Z)`; in UTC alone when that is the zone; a dash for None."""
+        return self._shown(moment, tz, beside=True)
+
+    def short(self, moment: datetime | None, tz: str | None = None) -> str:
+        """As `show`, without UTC beside it."""
+        return self._shown(moment, tz, beside=False)
+
+    def _shown(self, moment: datetime | None, tz: str | None, *, beside: bool) -> str:
         if moment is None:
             return "-"
         utc = moment.astimezone(UTC)
@@ -231,7 +238,8 @@ class Times:
         mark = ""
         if self._mode == "job" and changes_today(local):
             mark, self.marked = DST_MARK, True
-        beside = f"{_clock(utc)}Z"
-        if local.date() == utc.date():
-            beside = beside[11:]
-        return f"{_clock(local)} {_offset(local)}{mark} ({beside})"
+        text = f"{_clock(local)} {_offset(local)}{mark}"
+        if not beside:
+            return text
+        there = f"{_clock(utc)}Z"
+        return f"{text} ({there[11:] if local.date() == utc.date() else there})"
