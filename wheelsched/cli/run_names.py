@@ -27,7 +27,6 @@ _STAMP_DIGITS: Final = 12  # of an id: milliseconds; for runs of a schedule the 
 _SHOWN: Final = 10
 _BESIDE: Final = re.compile(r"\s*\(.*\)$|\*")
 _SPACED: Final = re.compile(r"\s+([+-]\d\d:\d\d)$", re.ASCII)
-_WHOLE: Final = re.compile(r"\d\d:\d\d(:\d\d)?([zZ]|[+-]\d\d:\d\d)?$", re.ASCII)
 
 
 def run_name(run: Run, tz: str) -> str:
@@ -110,7 +109,7 @@ def _at(sh: Shell, job: str, time: str) -> list[Run]:
         since, until = day
     else:
         since = parse_moment(text, tz, "time")
-        until = since + (timedelta(seconds=1) if _WHOLE.search(text) else timedelta(milliseconds=1))
+        until = since + (timedelta(milliseconds=1) if "." in text else timedelta(seconds=1))
     return list(islice(sh.client.runs(job, since=since, until=until), _SHOWN + 1))
 
 
