@@ -22,11 +22,11 @@ from . import verbs_queues
 from .aclient_runs import AsyncRunCalls
 from .atransport import AsyncTransport
 from .bulk import put_many_flow
-from .client import RETRY_FOR_S, TIMEOUT_S, WAIT_GRACE_S, clock_offset, default_socket_path, user_name
+from .client import RETRY_FOR_S, TIMEOUT_S, WAIT_GRACE_S, clock_offset, user_name
 from .errors import NotFoundError, WheelschedError
 from .payloads import NO_EXTS, Exts
+from .places import check_path, find_socket
 from .policies import tells_policies
-from .transport import check_path
 from .verbs import WAIT_S_MAX, Verbs, call_seconds, outcome, unfinished
 from .verbs_dead import AsyncDeadVerbs
 from .verbs_events import AsyncEventVerbs
@@ -118,7 +118,7 @@ class AsyncClient(AsyncRunCalls, AsyncJobVerbs, AsyncEventVerbs, AsyncDeadVerbs,
         self._times: TimeVerbs[AsyncRun] = TimeVerbs(self._verbs.read_run)
         self._timeout = call_seconds(timeout, None)
         self._transport = AsyncTransport(
-            check_path(default_socket_path() if path is None else path), f"asyncio client {os.getpid()}", retry_for
+            check_path(find_socket() if path is None else path), f"asyncio client {os.getpid()}", retry_for
         )
 
     @property

@@ -157,6 +157,7 @@ def _start(config: Config) -> Server:
         undo.callback(journal.close)
         listener = Listener(config.socket, config.socket_mode, config.socket_group)
         undo.callback(listener.close)
+        journal.directory.name_socket(str(Path(config.socket).absolute()))
         _same_offset(config, journal)
         server = _server(config, journal, listener, allowed, grants, begun)
         undo.pop_all()

@@ -19,16 +19,16 @@ import time
 from abc import abstractmethod
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from . import verbs_queues
 from .bulk import put_many_flow
 from .client_runs import RunCalls
-from .errors import ConfigError, NotFoundError, WheelschedError
+from .errors import NotFoundError, WheelschedError
 from .payloads import NO_EXTS, Exts
+from .places import check_path, default_socket_path, find_socket
 from .policies import tells_policies
-from .transport import Transport, check_path
+from .transport import Transport
 from .verbs import WAIT_S_MAX, Verbs, call_seconds, outcome, unfinished
 from .verbs_dead import DeadVerbs
 from .verbs_events import EventVerbs
@@ -61,23 +61,6 @@ T = TypeVar("T")
 TIMEOUT_S: Final = 60.0
 RETRY_FOR_S: Final = 30.0
 WAIT_GRACE_S: Final = 10.0  # for the answer to a `wait` whose time is over
-
-
-def default_socket_path() -> str:
-    """$WHEELSCHED_SOCKET, or wheelsched/wheelsched.sock in $XDG_RUNTIME_DIR, or ~/.wheelsched/wheelsched.sock.
-
-    ConfigError when there is no home directory either.
-    """
-    path = os.environ.get("WHEELSCHED_SOCKET")
-    if path:
-        return path
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime:
-        return str(Path(runtime, "wheelsched", "wheelsched.sock"))
-    try:
-        return str(Path("~/.wheelsched/wheelsched.sock").expanduser())
-    except RuntimeError:
-        raise ConfigError("this user has no home directory for the default socket: give its path (--socket, WHEELSCHED_SOCKET)") from None
 
 
 def user_name(uid: int) -> str | None:
@@ -431,8 +414,10 @@ class BaseClient(RunCalls, JobVerbs, EventVerbs, DeadVerbs, LogVerbs):
 class Client(BaseClient):
     """The client of a server on this machine.
 
-    `path`: its socket, None for `default_socket_path()`. `timeout`: of each call, a duration. `retry_for`: seconds in
-    which a lost connection is made again (0: never; at most 500); a first call without a server fails at once.
+    `path`: its socket (`unix://` may stand before it); None for $WHEELSCHED_SOCKET, or the first of the places where servers put theirs
+    at which one answers: $XDG_RUNTIME_DIR, ~/.wheelsched, what the lock of a data directory names, /run/wheelsched.
+
+    `timeout`: of each call, a duration. `retry_for`: seconds in which a lost connection is made again (0: never; at most 500); a first call without a server fails at once.
     `ext`: types of the user's own that arguments and results may hold.
     """
 
@@ -442,7 +427,7 @@ class Client(BaseClient):
     ) -> None:
         super().__init__(Exts(ext))
         self._timeout = call_seconds(timeout, None)
-        self._transport = Transport(check_path(default_socket_path() if path is None else path), f"python client {os.getpid()}", retry_for)
+        self._transport = Transport(check_path(find_socket() if path is None else path), f"python client {os.getpid()}", retry_for)
 
     @property
     def path(self) -> str:

@@ -1,6 +1,6 @@
 """The data directory around the LMDB environment: lock, marker, position, reserve, and a look at the file before LMDB maps it.
 
-    DIR/lock          flock for life, taken before LMDB is opened; the holder's pid and how far it got
+    DIR/lock          flock for life, taken before LMDB is opened; the holder's pid, how far it got, and where its socket is
     DIR/marker.json   identity and format; there once the directory is complete, never changed
     DIR/position      last record at the last open or close: an older copy of the data file is noticed
     DIR/clock_offset  the --clock-offset that the directory was made with; there before the first record
@@ -149,6 +149,7 @@ class DataDirectory:
         self.identity: dict[str, object] = {}
         self.died_loading = False
         self._lock_fd = -1
+        self._state = self._socket = ""
         if create and not self.path.exists():
             with storage_errors(f"make {self.path}"):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -174,7 +175,7 @@ class DataDirectory:
         self._lock_fd = self._lock(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
         self._fds.append(self._lock_fd)
         os.fchmod(self._lock_fd, 0o600)
-        self.died_loading = b"loading" in os.pread(self._lock_fd, 256, 0)
+        self.died_loading = b"loading" in os.pread(self._lock_fd, 256, 0).partition(b"\n")[0]
         self.note("loading")
 
     def _lock(self, path: Path, flags: int) -> int:
@@ -208,10 +209,16 @@ class DataDirectory:
         """
         if self.read_only:
             return
-        text = f"pid {os.getpid()} {state}\n".encode()
+        self._state = state
+        text = f"pid {os.getpid()} {state}\n".encode() + (b"socket " + os.fsencode(self._socket) + b"\n" if self._socket else b"")
         with full_disk_is_fine():
             os.pwrite(self._lock_fd, text, 0)
             os.ftruncate(self._lock_fd, len(text))
+
+    def name_socket(self, path: str) -> None:
+        """Tell clients in the lock file where this server's socket is."""
+        self._socket = path
+        self.note(self._state)
 
     def release(self) -> None:
         """Give the lock back."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from .errors import DeadlineExceededError, InvalidArgumentError, PermissionDeniedError, UnavailableError, WheelschedError
+from .places import advice
 from .protocol import MUTATING, REPLY_MAX, VERSION, FrameReader, encode_request, parse_reply
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class Open(Generic[T]):
 def connect_error(path: str, error: OSError) -> WheelschedError:
     """The error of a connection that can't be made, with advice."""
     if isinstance(error, FileNotFoundError | ConnectionRefusedError):
-        return UnavailableError(f"no server at {path}: start one with `wheelsched serve`", path=path)
+        return UnavailableError(f"no server at {path}: {advice(path)}", path=path)
     if isinstance(error, PermissionError):
         return PermissionDeniedError(f"the socket {path} may not be used by this user: {error.strerror}", path=path)
     return UnavailableError(f"no connection to {path}: {error.strerror or error}", path=path)
@@ -161,7 +162,8 @@ class Session:
                 path=self._path,
             )
         if end is not None and now >= end:
-            message = f"{opened.ask.verb}: no answer from {self._path} in time; it may have been done{_repeat(opened.ask)}"
+            done = f"; it may have been done{_repeat(opened.ask)}" if opened.ask.verb in MUTATING else ""
+            message = f"{opened.ask.verb}: no answer from {self._path} in time{done}"
             raise DeadlineExceededError(message, path=self._path)
         return min((at - now for at in (give_up_at, end) if at is not None), default=None)
 

@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from .errors import FailedPreconditionError, InvalidArgumentError, UnavailableError, WheelschedError
+from .errors import FailedPreconditionError, UnavailableError, WheelschedError
 from .session import Session, backoff_s
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from .session import Ask, Open
 
-__all__ = ["CONNECT_S", "Transport", "check_path"]
+__all__ = ["CONNECT_S", "Transport"]
 
 T = TypeVar("T")
 
@@ -241,11 +241,3 @@ class Transport:
         if link is not None:
             link.end()
             self._session.lost(time.monotonic())
-
-
-def check_path(path: Any) -> str:
-    """A socket's path as text. InvalidArgumentError when the kernel can't take it."""
-    text = os.fspath(path)
-    if not isinstance(text, str) or not text or "\0" in text or len(os.fsencode(text)) > 107:
-        raise InvalidArgumentError(f"socket path {str(text)[:120]!r}: text of 1 to 107 bytes is wanted")
-    return text

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import click
 
-from ..client import default_socket_path
 from ..config import load
 from ..errors import ConfigError
 from ..model import MODES
+from ..places import SCHEME, default_socket_path
 from .shell import Failed, Verb, shell
 
 EXIT_CONFIG: Final = 78
@@ -38,6 +38,12 @@ def _defaults(layers: list[dict[str, Any]]) -> dict[str, Any]:
     """Of what no layer has: who gives both paths needs no home."""
     paths = {"data": default_data_path, "socket": default_socket_path}
     return {key: path() for key, path in paths.items() if all(layer.get(key) is None for layer in layers)}
+
+
+def _socket() -> str | None:
+    """What --socket or the environment says; None: neither does."""
+    given = shell().socket or os.environ.get("WHEELSCHED_SOCKET")
+    return given.removeprefix(SCHEME) if given else None
 
 
 def from_file(path: str) -> dict[str, Any]:
@@ -120,7 +126,7 @@ def serve(config_file: str | None, grant: tuple[str, ...], **flags: Any) -> None
             from_environment(),
             {key: (value or None) if isinstance(value, tuple) else value for key, value in flags.items()},
             {"roles": _granted(grant)},
-            {"socket": shell().socket or os.environ.get("WHEELSCHED_SOCKET") or None},
+            {"socket": _socket()},
         ]
         config = load(_defaults(layers), *layers)
     except ConfigError as e:

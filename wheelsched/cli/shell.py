@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 EXIT_FAILED: Final = 1
 EXIT_NOT_FOUND: Final = 3
 EXIT_CONFLICT: Final = 4
+EXIT_UNAVAILABLE: Final = 5
 EXIT_RUN_FAILED: Final = 7
 EXIT_TIMED_OUT: Final = 8
 EXIT_CODES: Final = {
@@ -55,6 +56,7 @@ class Shell:
     socket: str | None = None
     output: str = "table"
     times: str = "job"
+    timeout: str | None = None
     _client: Client | None = None
 
     @property
@@ -63,7 +65,7 @@ class Shell:
         if self._client is None:
             from ..client import Client  # noqa: PLC0415 - offline verbs need none
 
-            self._client = Client(self.socket)
+            self._client = Client(self.socket) if self.timeout is None else Client(self.socket, timeout=self.timeout)
             click.get_current_context().find_root().call_on_close(self._client.close)
         return self._client
 
@@ -105,7 +107,7 @@ def _store(ctx: click.Context, param: click.Parameter, value: str | None) -> Non
 
 
 _SOCKET: Final = ("The server's socket (WHEELSCHED_SOCKET, else wheelsched/wheelsched.sock in $XDG_RUNTIME_DIR,"
-                  " else ~/.wheelsched/wheelsched.sock).")
+                  " else ~/.wheelsched/wheelsched.sock; what asks a server looks in /run/wheelsched, too).")
 
 
 def _globals() -> list[click.Parameter]:
@@ -115,7 +117,14 @@ def _globals() -> list[click.Parameter]:
         click.Option(["-o", "--output", "output"], type=click.Choice(["table", "wide", "json", "jsonl"]),
                      help="Form of the output; wide: tables with all columns.", **shared),
         click.Option(["--time", "times"], type=click.Choice(["job", "utc", "local"]), help="Zone in which tables show times.", **shared),
+        click.Option(["--timeout"], metavar="D", help="How long the server has for one answer (1m).", **shared),
     ]
+
+
+def _with_globals(own: list[click.Parameter]) -> list[click.Parameter]:
+    """The parameters of a verb and the global ones. A verb with a --timeout of its own, a run's, takes the global one before the verb."""
+    taken = {name for param in own for name in param.opts}
+    return [*own, *(param for param in _globals() if not taken & set(param.opts))]
 
 
 _LONG: Final = 1_000  # characters of a verb's first sentence: never cut
@@ -126,7 +135,7 @@ class Verb(click.Command):
     """A verb that also takes the global options."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        kwargs["params"] = [*(kwargs.get("params") or []), *_globals()]
+        kwargs["params"] = _with_globals(kwargs.get("params") or [])
         kwargs["context_settings"] = {**_SETTINGS, **(kwargs.get("context_settings") or {})}
         super().__init__(*args, **kwargs)
 
@@ -144,7 +153,7 @@ class Verbs(click.Group):
             formatter.write_dl([(name, verb.get_short_help_str(_LONG)) for name, verb in found if verb is not None])
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        kwargs["params"] = [*(kwargs.get("params") or []), *_globals()]
+        kwargs["params"] = _with_globals(kwargs.get("params") or [])
         kwargs["context_settings"] = {**_SETTINGS, **(kwargs.get("context_settings") or {})}
         super().__init__(*args, **kwargs)
 

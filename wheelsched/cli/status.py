@@ -2,30 +2,49 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from ..config import format_offset
-from ..model import to_datetime, unserved
+from ..errors import DeadlineExceededError, UnavailableError
+from ..model import US, parse_duration, to_datetime, unserved
+from ..places import server_pid
 from .output import cut, number, pairs, show_one, size
-from .shell import EXIT_FAILED, Verb, clean, shell
+from .shell import EXIT_FAILED, EXIT_UNAVAILABLE, Failed, Verb, clean, shell
 from .times import Times, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from .shell import Shell
+
+ANSWER_WITHIN: Final = "5s"
+_LOOK_S: Final = 0.2
 _TEXT_MAX: Final = 300  # characters of what user code said
 _TASKS_SHOWN: Final = 5
 
 
 @click.command(cls=Verb)
 def status() -> None:
-    """Show what the server is doing."""
+    """Show what the server is doing. A server that doesn't answer within 5 s (--timeout): exit 5."""
     sh = shell()
-    stats = sh.client.stats()
+    stats = stats_now(sh)
     show_one(sh, stats, lambda: _page(stats))
+
+
+def stats_now(sh: Shell) -> dict[str, Any]:
+    """The counters, within 5 s or what --timeout says. Failed (exit 5) when no answer comes: then it is known who doesn't give it."""
+    limit = sh.timeout or ANSWER_WITHIN
+    try:
+        return sh.client.stats(timeout=limit)
+    except DeadlineExceededError as e:
+        pid = server_pid(sh.client.path)
+        who = f"pid {pid}" if pid else f"the server at {sh.client.path}"
+        raise Failed(f"no answer from {who} within {span(parse_duration(limit) / US)}: it hangs, or is stopped", EXIT_UNAVAILABLE) from e
 
 
 def counted(n: int, noun: str) -> str:
@@ -138,10 +157,11 @@ def troubles(s: dict[str, Any]) -> list[str]:
 
 
 @click.command(cls=Verb)
-def health() -> None:
-    """One line; exit 0 if all is well, 1 if not, 5 without a server."""
+@click.option("--wait", "wait", metavar="D", help="Wait up to this long for a server with which all is well: for deploy scripts.")
+def health(wait: str | None) -> None:
+    """One line; exit 0 if all is well, 1 if not, 5 without a server, or when it doesn't answer within 5 s (--timeout)."""
     sh = shell()
-    stats = sh.client.stats()
+    stats = stats_now(sh) if wait is None else _well_within(sh, parse_duration(wait, "--wait") / US)
     wrong = troubles(stats)
     ready = sum(w["ready"] for w in stats["workers"])
     line = "; ".join(wrong) or (
@@ -150,3 +170,19 @@ def health() -> None:
     show_one(sh, {"ok": not wrong, "troubles": wrong}, lambda: [line])
     if wrong:
         click.get_current_context().exit(EXIT_FAILED)
+
+
+def _well_within(sh: Shell, seconds: float) -> dict[str, Any]:
+    """The counters once all is well, or as they are when the time is over. UnavailableError, Failed: there is no answer even then."""
+    end, never = time.monotonic() + seconds, threading.Event()
+    while True:
+        over = time.monotonic() >= end
+        try:
+            stats = stats_now(sh)
+        except (UnavailableError, Failed):
+            if over:
+                raise
+        else:
+            if over or not troubles(stats):
+                return stats
+        never.wait(_LOOK_S)

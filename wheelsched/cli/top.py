@@ -11,7 +11,7 @@ import click
 from ..model import US, parse_duration, to_datetime
 from .output import number, pairs, to_json
 from .shell import Verb, clean, shell
-from .status import lag_line, troubles
+from .status import lag_line, stats_now, troubles
 from .times import Times, span
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def top(interval: str, count: int | None) -> None:
         for look in range(count or sys.maxsize):
             if look:
                 never.wait(seconds)
-            stats = sh.client.stats()
+            stats = stats_now(sh)
             rates = rates_of(before, stats)
             before = stats
             if not sh.table:
