@@ -417,7 +417,8 @@ class Client(BaseClient):
     `path`: its socket (`unix://` may stand before it); None for $WHEELSCHED_SOCKET, or the first of the places where servers put theirs
     at which one answers: $XDG_RUNTIME_DIR, ~/.wheelsched, what the lock of a data directory names, /run/wheelsched.
 
-    `timeout`: of each call, a duration. `retry_for`: seconds in which a lost connection is made again (0: never; at most 500); a first call without a server fails at once.
+    `timeout`: of each call, a duration. `retry_for`: seconds in which a lost connection is made again (0: never; at most 500); a first call
+    without a server fails at once.
     `ext`: types of the user's own that arguments and results may hold.
     """
 

@@ -33,7 +33,7 @@ def check_path(path: Any) -> str:
 
 
 def default_socket_path() -> str:
-    """Where a server makes its own: $WHEELSCHED_SOCKET, or wheelsched/wheelsched.sock in $XDG_RUNTIME_DIR, or ~/.wheelsched/wheelsched.sock.
+    """Where a server makes its own: $WHEELSCHED_SOCKET, wheelsched/wheelsched.sock in $XDG_RUNTIME_DIR, or ~/.wheelsched/wheelsched.sock.
 
     ConfigError when there is no home directory either.
     """
