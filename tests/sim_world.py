@@ -21,7 +21,7 @@ from wheelsched.keeper import Keeper
 from wheelsched.memory_journal import MemoryJournal
 from wheelsched.model import CLOCK_STEP_US, NEVER, US, Outcome, RunState
 from wheelsched.state import State
-from wheelsched.turn import ClockBack, Disconnect, Incoming, Now, WorkerGone
+from wheelsched.turn import Disconnect, Incoming, Now, WorkerGone
 from wheelsched.tzif import Zones
 
 START_US = 1_767_225_600 * US  # 2026-01-01
@@ -125,7 +125,7 @@ class World:
             else:
                 self.engine.adopt(worker)
         if behind:
-            self.inputs.append(ClockBack(self.keeper.fired_after(self.wall_us)))
+            self.inputs.append(self.clock_back())
         self.client = self.connect()
         self.request(self.client, "hello", {"version": 1, "role": "client", "name": "c"}, None)
 
@@ -149,7 +149,7 @@ class World:
 
     def clock_back(self):
         """What the server tells its engine of that."""
-        return ClockBack(self.keeper.fired_after(self.wall_us))
+        return self.keeper.clock_back(self.wall_us)
 
     def request(self, conn, verb, args, then):
         """Queue a request; `then(reply)` when its answer is let out."""

@@ -303,7 +303,6 @@ def test_a_moved_occurrence_is_in_nobodys_way_and_waits_its_turn(b):
 def test_s1_a_backfill_beyond_history_is_told(b, monkeypatch, pieces):
     if pieces:
         monkeypatch.setattr("wheelsched.occurrences.PIECE", 3)
-    b.engine.retention_us = 2 * 86_400 * 10**6
     b.put(schedule=Cron("0 0 * * *"))
     for _ in range(6):
         b.advance("1d")
@@ -316,9 +315,11 @@ def test_s1_a_backfill_beyond_history_is_told(b, monkeypatch, pieces):
     assert (whole.total, whole.existing, whole.forgotten) == (6, 6, 0), "what history has is known, however old"
     b.journal.append(Batch(drop_history=b.journal.history_range()[1]))
     dry = b.client.backfill("j", *ran, dry_run=True)
-    assert (dry.total, dry.count, dry.forgotten) == (6, 6, 4), "the 6th at 00:00 is older than two days by some seconds"
+    assert (dry.total, dry.count, dry.forgotten) == (6, 6, 6), "what history has dropped, whatever its age"
+    before = b.client.backfill("j", at("2026-02-20T00:00"), ran[1], dry_run=True)
+    assert (before.total, before.forgotten) == (17, 6), "before the job was there nothing ran"
     done = b.client.backfill("j", *ran)
-    assert (done.count, done.forgotten) == (6, 4)
-    assert done.to_dict()["forgotten"] == 4
+    assert (done.count, done.forgotten) == (6, 6)
+    assert done.to_dict()["forgotten"] == 6
     again = b.client.backfill("j", *ran)
     assert (again.count, again.existing, again.forgotten) == (0, 6, 0)

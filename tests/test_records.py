@@ -246,6 +246,7 @@ def samples():
         ("SEND_BACK", {"at": at, "run": rows, "due": i8(-1, -1, at + 2), "count": u4(0, 5, 0)}),
         ("WHOSE", {"id": 7, "uid": 1000, "proof": b"p" * 16}),
         ("ANNOUNCED", {"at": at, "by": 1000, "tasks": {"t.a": {"queue": "q"}}, "free": ["t.b"], "gone": ["t.c"]}),
+        ("DECIDED", {"at": at, "job": u4(1, 7), "until": i8(at + 5, at + 9), "first": i8(0, at), "last": i8(at - 7, at + 3)}),
     ]
 
 

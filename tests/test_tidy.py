@@ -21,7 +21,7 @@ HOUSE = [
     (0, True, "errors model policies config lags _wheel* _table* _rows* _hash* _jobs* _run _runs* _runrows* _runturns _ready _cron* _forecast*"),
     (1, True, "cron lint tzif zonedata schedule schedules grids calendars jitter ids records protocol checks verdicts returned definition"),
     (1, True, "payloads redact memory_journal kept last_words ownership globs"),
-    (2, True, "state* lasts elapsed touched memory forgetting doubles engine* reads history turn specs spans due misfire overlap chains alarms expiry retime changes attempts why occurrences queues"),
+    (2, True, "state* lasts elapsed touched bygone decided memory forgetting doubles engine* reads history turn specs spans due misfire overlap chains alarms expiry retime changes attempts why occurrences queues"),
     (2, True, "served differences commands workers sessions endings retries beats live stale run_commands enqueues groups sweeps cancels dead admin_commands put apply arguments rights forecast*"),
     (3, True, "views views_time views_forecast views_queues views_runs verbs verbs_time verbs_queues verbs_runs verbs_jobs jobs_text bulk bulk_runs staging"),
     (3, False, "journal journal_* postgres pool executors process started starts launch reaper leftovers rolling slots worker worker_folder wire crew execution loops surroundings outputs usage external tasks packages places"),

@@ -35,7 +35,7 @@ from .pool import Pool
 from .redact import Redaction
 from .server import EXIT_CONFIG, Server
 from .state import recover
-from .turn import ClockBack, WorkerGone
+from .turn import WorkerGone
 from .zonedata import VERSION as ZONE_VERSION
 from .zonedata import load_zone
 
@@ -180,7 +180,7 @@ def _server(config: Config, journal: LmdbJournal, listener: Listener, allowed: A
     keeper.full(engine.now.mono_us)  # on a full disk the reserve is given up before anything is written, a worker's file included
     server = Server(config, keeper, engine, pool, listener, clock, grants)
     if behind:
-        server.inputs.append(ClockBack(keeper.fired_after(clock.now().wall_us)))
+        server.inputs.append(keeper.clock_back(clock.now().wall_us))
     if state.meta.held_us >= 0:
         since = f"{to_datetime(state.meta.held_us):%Y-%m-%d %H:%M:%SZ}" + (f" ({state.meta.hold_note})" if state.meta.hold_note else "")
         say(f"all triggering is held since {since}; `wheelsched admin release` ends that")

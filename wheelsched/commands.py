@@ -9,6 +9,7 @@ import numpy as np
 from . import admin_commands, cancels, dead, enqueues, groups, occurrences, protocol, queues, reads, run_commands
 from .apply import apply, stage
 from .arguments import done, text, whole
+from .decided import first_open, known
 from .errors import FailedPreconditionError, InvalidArgumentError
 from .misfire import SKIP_PAUSED, Catching, owed_after, plan_unattended, skip_unattended, unsettled
 from .model import NEVER, NOTE_MAX, JobState, parse_job_name
@@ -42,11 +43,15 @@ def upcoming(engine: Engine, cmd: Incoming) -> bytes:
         spec, param = fields["spec"].copy(), fields["param_us"].copy()
         at = fields["next_us"].copy()
         while len(out) < n and at[0] != NEVER:
-            if engine.specs.excluded(spec, at)[0]:
+            at[0] = first_open(engine, row, int(spec[0]), int(param[0]), int(at[0]))
+            found: list[int] = []
+            while len(out) + len(found) < n and at[0] != NEVER and not engine.specs.excluded(spec, at)[0]:
+                found.append(int(at[0]))
+                at = engine.specs.next(spec, param, at)
+            if not found:
                 break  # nothing that may run is in sight
-            if (row, int(at[0])) not in engine.state.exceptions:
-                out.append(int(at[0]))
-            at = engine.specs.next(spec, param, at)
+            times = np.array(found, np.int64)
+            out += times[~known(engine, np.full(len(found), row, np.uint32), times)].tolist()
     return protocol.encode_ok(cmd.request.id, out)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from .decided import is_lost, lost, taken, taken_times
 from .jitter import jitter
 from .misfire import PIECE, Catching, excluded_entries, ledger_rows, owed_after, plan, put_before
 from .model import MS, NEVER, Disposition, JobState, Reason, RunState, Trigger
@@ -150,9 +151,9 @@ def _outside_window(engine: Engine, spec: NDArray[np.uint32], nominal: NDArray[n
 
 
 def _odd(engine: Engine, rows: NDArray[np.uint32], jobs: Any, nominal: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which jobs need a look of their own: an exception, a row that is there already, a calendar, or a zone change on the way."""
+    """Which jobs need a look of their own: an exception, one that is decided already, a calendar, or a zone change on the way."""
     specs, spec = engine.specs, jobs["spec"]
-    odd = engine.taken(rows, nominal) | ~specs.quiet(spec, owed_after(engine, jobs), nominal)
+    odd = taken(engine, rows, nominal) | lost(engine, rows, nominal) | ~specs.quiet(spec, owed_after(engine, jobs), nominal)
     if engine.state.exceptions:
         pairs = zip(rows.tolist(), nominal.tolist(), strict=True)
         odd |= np.fromiter((pair in engine.state.exceptions for pair in pairs), np.bool_, len(rows))
@@ -169,12 +170,14 @@ def _odd_one(engine: Engine, columns: dict[str, NDArray[Any]], jobs: Any, i: int
     job, nominal = int(columns["job"][i]), int(columns["nominal"][i])
     owed = int(owed_after(engine, jobs[i]))
     to = engine.state.exceptions.get((job, nominal))
-    has_row = to not in (None, SKIP) or bool(engine.taken(columns["job"][i : i + 1], columns["nominal"][i : i + 1])[0])
+    has_row = to not in (None, SKIP) or bool(taken_times(engine, job, [nominal]))
     reason = Reason.NONE
     if to == SKIP:
         reason = Reason.MANUAL
     elif specs.excluded(jobs["spec"][i : i + 1], columns["nominal"][i : i + 1])[0]:
         reason = Reason.CALENDAR
+    elif is_lost(engine, job, nominal):
+        reason = Reason.DECIDED
     if has_row:
         columns["state"][i] = 0
     elif reason:
@@ -205,13 +208,13 @@ def _one_row_each(engine: Engine, columns: dict[str, NDArray[Any]], planned: int
         return
     made = np.flatnonzero(state[:planned])
     alone = len(set(zip(job[made].tolist(), nominal[made].tolist(), strict=True))) == len(made)
-    if alone and not engine.taken(job[made], nominal[made]).any():
+    if alone and not taken(engine, job[made], nominal[made]).any():
         return
     seen: set[tuple[int, int]] = set()
     for i in range(planned):
         while state[i]:
             pair = int(job[i]), int(nominal[i])
-            if pair not in seen and not engine.taken(job[i : i + 1], nominal[i : i + 1])[0]:
+            if pair not in seen and not taken_times(engine, pair[0], [pair[1]]):
                 seen.add(pair)
                 break
             fields = engine.state.jobs.gather(job[i : i + 1])[0]

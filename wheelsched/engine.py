@@ -352,22 +352,6 @@ class Engine:
         if rows:
             due.record(self, as_columns(rows), len(rows))
 
-    def taken(self, rows: NDArray[np.uint32], nominal: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of these occurrences have their row already: moved or backfilled ahead of time, or decided before the clock went back.
-
-        Rows of the table are seen here; those in history are known by `state.meta.blocked`.
-        """
-        taken = self.state.runs.exists(rows, np.ascontiguousarray(nominal)) > 0
-        blocked = self.state.meta.blocked
-        if blocked:
-            taken |= np.fromiter((pair in blocked for pair in zip(rows.tolist(), nominal.tolist(), strict=True)), np.bool_, len(rows))
-        return taken
-
-    def taken_times(self, row: int, times: list[int]) -> set[int]:
-        """Those of a job's nominal times that have their row already."""
-        nominal = np.array(times, np.int64)
-        return set(nominal[self.taken(np.full(len(times), row, np.uint32), nominal)].tolist())
-
     # Expiries and turns
 
     def _expire(self) -> None:

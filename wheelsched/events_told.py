@@ -47,6 +47,7 @@ NOT_TOLD: Final = {
     "CHAINED": "a mark; the runs that were made are told",
     "KEYED": "further keys for runs that are there",
     "ELAPSED": "a look at the clocks",
+    "DECIDED": "a part of clock.set_back; what comes of it is told as run.skipped",
     "RENEW": "an unchanged put changes nothing that is told of",
 }
 STATES: Final = ("", *(s.name.lower() for s in RunState), *(s.name.lower() for s in JobState))

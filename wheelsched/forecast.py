@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ._forecast import count_at, count_every
+from .decided import any_known, known
 from .errors import InvalidArgumentError
 from .forecast_answer import HOUR_US, drain_us, peak_of, what_if
 from .forecast_lines import DELAYED, RETRY, Census, Window
@@ -164,11 +165,11 @@ class Forecast:
 
     def own_starts(self, lines: NDArray[Any], following: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
         """Which occurrences make a run, and when those start: the rules of `due.decide`."""
-        specs, exceptions = self._engine.specs, self._engine.state.exceptions
+        specs = self._engine.specs
         spec, at = np.ascontiguousarray(lines["spec"]), np.ascontiguousarray(lines["at"])
         runs = ~specs.excluded(spec, at)
-        if exceptions:
-            runs &= ~np.fromiter((pair in exceptions for pair in zip(lines["job"].tolist(), at.tolist(), strict=True)), np.bool_, len(at))
+        if any_known(self._engine):
+            runs &= ~known(self._engine, np.ascontiguousarray(lines["job"]), at)
         last = (following == NEVER) | (lines["left"] <= 1)
         period = np.where(last, 0, following - at)
         span = np.maximum(specs.jitter_us[spec], (period * specs.jitter_share[spec]).astype(np.int64))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ._forecast import Lines
+from .decided import jobs_known
 from .forecast_walk import UNLIMITED
 from .globs import glob
 from .model import JobState, RunState
@@ -99,7 +100,7 @@ class Census:
         self.waiting = {DELAYED: 0, RETRY: 0}
         self._own = np.zeros(max(len(engine.state.jobs), 64), OWN)
         self._own_count = 0
-        self._excepted = np.unique(np.fromiter((row for row, _ in engine.state.exceptions), np.uint32))
+        self._excepted = jobs_known(engine)
 
     def jobs(self) -> Iterator[None]:
         """Read all jobs, in pieces."""

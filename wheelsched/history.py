@@ -1,8 +1,9 @@
 """Blocks of the run history: finished runs in columns, as they leave the run table. Pure. Blocks of changes stand between them.
 
 A block is MessagePack {version, n, folded (how many rows of history are before it), first_us, last_us (span of nominal times, skipped
-ranges included), ended_us (latest end), elapsed_us (when it was made, in elapsed time), columns {field: column}, job, spec, names,
-tasks, queues, other, id_high, id_low, result, result_end, history, history_end}.
+ranges included), ended_us (latest end), elapsed_us (when it was made, in elapsed time), before (spans of the
+nominal times of all runs before it), columns {field: column}, job, spec, names, tasks, queues, other, id_high, id_low, result,
+result_end, history, history_end}.
 `job` and `spec` in a block number its own names, tasks and queues, so a block needs nothing else to be read. The run id of an occurrence
 follows from its job and nominal time and is not kept; `other` are the rows whose ids are, in `id_high` and `id_low`. Names are deflated.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgpack
 import numpy as np
@@ -30,11 +31,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from .bygone import Spans
     from .live import Live
     from .state import State
 
 VERSION: Final = 3
-READABLE: Final = frozenset({1, 2, 3})  # 1 had no flags, all ids, and plain names; 3 added elapsed_us
+READABLE: Final = frozenset({1, 2, 3})  # 1 had no flags, all ids, and plain names; 3 added elapsed_us and before
 ROWS_MAX: Final = 2**32  # of a block
 _OPENED: Final = 4  # blocks that a server keeps read
 BLOCKS_MAX: Final = 4  # that a page of runs looks through; others follow
@@ -63,7 +65,7 @@ def pack(state: State, rows: NDArray[np.uint32]) -> bytes:
     block: dict[str, Any] = {
         "version": VERSION, "n": len(rows), "folded": state.meta.folded, "first_us": int(fields["nominal_us"].min()),
         "last_us": int(np.where(fields["state"] == RunState.SKIPPED, fields["due_us"], fields["nominal_us"]).max()),
-        "ended_us": int(fields["ended_us"].max()), "elapsed_us": state.elapsed.us,
+        "ended_us": int(fields["ended_us"].max()), "elapsed_us": state.elapsed.us, "before": state.bygone.folded,
         "columns": {name: encode_column(np.ascontiguousarray(fields[name])) for name in _FIELDS},
         "job": encode_column(job.astype("<u4")), "spec": encode_column(spec.astype("<u4")),
         "names": zlib.compress(encode_blobs(state.jobs.names(jobs.astype(np.uint32))), _NAMES_LEVEL),
@@ -106,6 +108,8 @@ class Block:
         self.last_us: int = self._block["last_us"]
         self.ended_us: int = self._block["ended_us"]
         self.elapsed_us: int | None = self._block.get("elapsed_us")
+        before = self._block.get("before", [[0, self.ended_us]] if self.folded else [])  # older ones don't say: any time may be there
+        self.before: Spans = [(first, last) for first, last in before]
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         if name not in self._decoded:
@@ -258,10 +262,27 @@ def made_us(data: bytes, begun_us: int) -> int:
     return min(last, begun_us) if made is None else made
 
 
+class Past(NamedTuple):
+    """What history holds for a backfill."""
+
+    runs: dict[int, int]  # nominal time -> state, of the job's runs
+    dropped: Spans | None  # of the nominal times of runs that history has dropped; None: there is no block, all that ever went to it
+
+    def and_more(self, later: Past) -> Past:
+        """With what later blocks hold."""
+        return Past(self.runs | later.runs, later.dropped if self.dropped is None else self.dropped)
+
+
+def dropped(blocks: Iterator[tuple[int, bytes]], state: State) -> Spans:
+    """Spans of the nominal times of the runs that were in history once and are not any more. `blocks`: what there is."""
+    first = next(of_runs(blocks), None)
+    return state.bygone.folded if first is None else Block(first[1]).before
+
+
 def look_for(blocks: Iterator[tuple[int, bytes]], verb: str, args: dict[str, Any]) -> Any:
     """What history holds that the engine needs to decide a request; None for rubbish, which the engine refuses.
 
-    why: rows as the wire shows runs, oldest first. backfill: {nominal time: state}. history: entries of one job, oldest first.
+    why: rows as the wire shows runs, oldest first. backfill: Past. history: entries of one job, oldest first.
     """
     try:
         name = parse_job_name(args.get("name")).encode()
@@ -280,10 +301,11 @@ def look_for(blocks: Iterator[tuple[int, bytes]], verb: str, args: dict[str, Any
             found += block.rows(picked) if picked else []
         return found
     since, until = args.get("since_us"), args.get("until_us")
-    runs: dict[int, int] = {}
+    past = Past({}, None)
     for _, data in of_runs(blocks) if isinstance(since, int) and isinstance(until, int) else ():
-        runs |= Block(data).runs_between(name, since, until)  # type: ignore[arg-type]
-    return runs
+        block = Block(data)
+        past = past.and_more(Past(block.runs_between(name, since, until), block.before))  # type: ignore[arg-type]
+    return past
 
 
 def and_more(found: Any, blocks: list[bytes], verb: str, args: dict[str, Any]) -> Any:
@@ -291,7 +313,7 @@ def and_more(found: Any, blocks: list[bytes], verb: str, args: dict[str, Any]) -
     more = look_for(iter(enumerate(blocks)), verb, args)
     if found is None or more is None:
         return more if found is None else found
-    return found | more if isinstance(found, dict) else found + more
+    return found.and_more(more) if isinstance(found, Past) else found + more
 
 
 Opened: TypeAlias = Callable[[bytes], Block]
@@ -397,4 +419,4 @@ def _number(state: State, after: Any, *, newest: bool) -> int:
     return int(numbers[further[-1]]) + 1 if newest else int(numbers[further[0]]) - 1
 
 
-__all__ = ["NEEDED", "Block", "Opened", "and_more", "look_for", "made_us", "of_runs", "opener", "pack", "runs_page"]
+__all__ = ["NEEDED", "Block", "Opened", "Past", "and_more", "dropped", "look_for", "made_us", "of_runs", "opener", "pack", "runs_page"]

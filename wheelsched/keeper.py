@@ -15,6 +15,7 @@ from .model import NEVER, US
 from .run_commands import parse_run_id
 from .stale import NO_ROW
 from .storage import Storage
+from .turn import ClockBack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -213,6 +214,10 @@ class Keeper:
     def fired_after(self, us: int) -> list[tuple[bytes, int]]:
         """Scheduled runs in history that are later than an instant."""
         return [pair for _, data in of_runs(self.blocks()) for pair in Block(data).fired_after(us)]
+
+    def clock_back(self, us: int) -> ClockBack:
+        """What the engine has to know of history when the wall clock goes back to an instant."""
+        return ClockBack(self.fired_after(us), history.dropped(self.blocks(), self.state))
 
     def runs_page(self, state: State, args: dict[str, Any], running: Live) -> dict[str, Any]:
         """A page of runs."""

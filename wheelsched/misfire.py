@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from .model import NEVER, Disposition, JobState, Reason, RunState, Trigger
+from .decided import part_lost, taken_between
+from .model import NEVER, Disposition, JobState, Reason, RunState
 from .overlap import room_beside_backfill
 from .schedules import KIND_AFTER, KIND_AT
-from .spans import Entry, Span, changed_away, free_and_excluded, newest, nth, split, times, without
+from .spans import Entry, Span, changed_away, free_and_excluded, newest, nth, split, without
 from .specs import OVERLAP_SKIP
 from .state import SKIP
 
@@ -84,7 +85,7 @@ def plan(engine: Engine, job: int, fields: Any, before_us: int, catching: Catchi
     specs, spec, param, first = engine.specs, int(fields["spec"]), int(fields["param_us"]), int(fields["next_us"])
     owed = int(owed_after(engine, fields))
     if catching.policy == "all":
-        before_us, catching = _piece(engine, spec, param, first, before_us, catching)
+        before_us, catching = _piece(engine, job, spec, param, first, before_us, catching)
     begin = min(first, owed + 1) if specs.calendar[spec] else first
     spans, excluded = free_and_excluded(specs, spec, param, begin - 1, before_us - 1)
     entries = excluded_entries(engine, job, spec, param, excluded)
@@ -113,11 +114,12 @@ def plan(engine: Engine, job: int, fields: Any, before_us: int, catching: Catchi
     return rows
 
 
-def _piece(engine: Engine, spec: int, param: int, first: int, before_us: int, catching: Catching) -> tuple[int, Catching]:
+def _piece(engine: Engine, job: int, spec: int, param: int, first: int, before_us: int, catching: Catching) -> tuple[int, Catching]:
     """Up to where `all` is decided in this turn, and how."""
     specs = engine.specs
     since = first if catching.window_us is None else max(first, min(engine.now.wall_us - catching.window_us, before_us))
     spans, _ = free_and_excluded(specs, spec, param, since - 1, before_us - 1)
+    spans, _ = part_lost(engine, job, spec, param, spans)
     total = sum(span.n for span in spans)
     wanted = min(total, catching.max)
     if wanted <= PIECE + 1:  # one that is left alone would be no catch-up any more
@@ -139,31 +141,19 @@ def _with_row(engine: Engine, job: int, spec: int, param: int, low: int, high: i
         at: to for (row, at), to in engine.state.exceptions.items()
         if row == job and low <= at <= high and engine.specs.one(spec, param, at - 1) == at
     }
-    has_row = {at for at, to in marked.items() if to != SKIP} | decided_between(engine, job, spec, param, low, high)
+    has_row = {at for at, to in marked.items() if to != SKIP} | taken_between(engine, job, spec, param, low, high)
     return has_row, [at for at, to in marked.items() if to == SKIP and at not in has_row]
 
 
-def decided_between(engine: Engine, job: int, spec: int, param: int, low: int, high: int) -> set[int]:
-    """The occurrences of a span that have their row already: looked up one by one, or among the rows of the job if these are less."""
-    rows = int(engine.state.jobs.gather(np.array([job], np.uint32))["rows"][0])
-    count = engine.specs.counted(spec, param, low - 1, high)[0]
-    if not count or not (rows or engine.state.meta.blocked):
-        return set()
-    if count <= rows:
-        return engine.taken_times(job, list(times(engine.specs, spec, param, [Span(low, high, count)])))
-    fields = engine.state.runs.gather(np.array(engine.state.runs.of_job(job), np.uint32))
-    own = fields[fields["trigger"] <= Trigger.BACKFILL]["nominal_us"].tolist()
-    own += [at for row, at in engine.state.meta.blocked if row == job]
-    return {at for at in own if low <= at <= high}
-
-
 def _exceptions(engine: Engine, job: int, spec: int, param: int, spans: list[Span]) -> tuple[list[Span], list[Entry]]:
-    """Leave out what has its row already, and what a person said to skip."""
+    """Leave out what has its row already, what a person said to skip, and what was decided before the clock went back."""
     if not spans:
         return spans, []
     has_row, skipped = _with_row(engine, job, spec, param, spans[0].first, spans[-1].last)
     spans = without(engine.specs, spec, param, spans, has_row | set(skipped))
-    return spans, [Entry(Span(at, at, 1), Disposition.SKIPPED, Reason.MANUAL) for at in skipped]
+    spans, gone = part_lost(engine, job, spec, param, spans)
+    entries = [Entry(Span(at, at, 1), Disposition.SKIPPED, Reason.MANUAL) for at in skipped]
+    return spans, entries + [Entry(span, Disposition.SKIPPED, Reason.DECIDED) for span in gone]
 
 
 def _choose(engine: Engine, spec: int, param: int, spans: list[Span], catching: Catching) -> tuple[list[tuple[int, int]], list[Entry]]:
@@ -281,6 +271,6 @@ def plan_unattended(engine: Engine, row: int, fields: Any, catching: Catching) -
 
 
 __all__ = [
-    "PIECE", "SKIP_PAUSED", "Catching", "as_columns", "decided_between", "excluded_entries", "ledger_rows", "owed_after", "plan",
+    "PIECE", "SKIP_PAUSED", "Catching", "as_columns", "excluded_entries", "ledger_rows", "owed_after", "plan",
     "plan_unattended", "put_before", "settle", "skip_unattended", "unsettled",
 ]

@@ -210,6 +210,7 @@ class Reason(IntEnum):
     DELETED = 10
     MANUAL = 11
     EXPIRED = 12  # of a run: it was not started by its deadline
+    DECIDED = 13  # before the clock was set back, and history has dropped what became of it
     GROUP = 20  # of a run: not all members of its group succeeded
 
 

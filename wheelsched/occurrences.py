@@ -11,8 +11,11 @@ import numpy as np
 from . import reads, records
 from ._runs import NO_ROW
 from .arguments import done
+from .bygone import within
 from .dead import send_back
+from .decided import is_lost, taken_times
 from .errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError
+from .history import Past
 from .ids import scheduled_run_id
 from .misfire import owed_after
 from .model import BACKFILL_MAX, MS, NEVER, Disposition, JobState, RunFlag, RunState, Trigger, parse_job_name
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from .bygone import Spans
     from .engine import Engine
     from .turn import Incoming
 
@@ -63,8 +67,10 @@ def _coming(engine: Engine, row: int, at: int, *, again: bool = False) -> None:
     if to is not None and to != SKIP:
         text = f"the occurrence at {clock(at)} was moved to {clock(to)} already; cancel run {run_id.hex()} to give it up"
         raise FailedPreconditionError(text, run_id=run_id.hex())
-    if engine.state.find_run(run_id) is not None or engine.taken(np.array([row], np.uint32), np.array([at], np.int64))[0]:
+    if engine.state.find_run(run_id) is not None or taken_times(engine, row, [at]):
         raise FailedPreconditionError(f"the occurrence at {clock(at)} has run {run_id.hex()} already; see `why`", run_id=run_id.hex())
+    if is_lost(engine, row, at):
+        raise FailedPreconditionError(f"the occurrence at {clock(at)} was decided before the clock was set back; see `why`")
 
 
 def _except(engine: Engine, cmd: Incoming, row: int, at: int, to: int) -> None:
@@ -181,9 +187,11 @@ class BackfillSweep(Sweep):
     how: int  # see overlap.backfill_wait
     failed: bool  # dead runs are sent back, too
     have: set[int]  # nominal times that have a run in history
+    dropped: Spans  # in which history has dropped runs
+    since: int  # when the job was created
     found: list[int] = field(default_factory=list, init=False)  # all nominal times
     made: list[int] = field(default_factory=list, init=False)  # those that get a run
-    forgotten: int = field(default=0, init=False)  # of these: so old that history may have dropped a run of theirs
+    forgotten: int = field(default=0, init=False)  # of these: history may have dropped a run of theirs
 
     def piece(self, engine: Engine) -> bool:
         """As in Sweep."""
@@ -207,7 +215,7 @@ class BackfillSweep(Sweep):
         again = rows[there[dead]] if self.failed else rows[:0]
         self.found += times
         self.made += wanted
-        self.forgotten += sum(at < engine.now.wall_us - engine.retention_us for at in wanted)
+        self.forgotten += int(within(self.dropped, np.array([at for at in wanted if at >= self.since], np.int64)).sum())
         self.count += len(wanted) + len(again)
         if not self.dry:
             if wanted:
@@ -238,7 +246,7 @@ class BackfillSweep(Sweep):
 def backfill(engine: Engine, cmd: Incoming) -> bytes:
     """Runs for past occurrences that have none. An existing run is never doubled; `failed` also sends dead ones back.
 
-    Of what is older than history is kept nobody knows whether it ran: it runs, and `forgotten` in the answer counts it.
+    Of what history has dropped nobody knows whether it ran: it runs, and `forgotten` in the answer counts it.
     A large one is made in pieces, one a turn; the answer comes after the last.
     """
     args = cmd.request.args
@@ -253,7 +261,10 @@ def backfill(engine: Engine, cmd: Incoming) -> bytes:
     spans = _range(engine, fields, args)
     schedule = int(fields["spec"]), int(fields["param_us"])
     every, how = times(engine.specs, *schedule, spans, backwards=backwards), backfill_wait(limit, backwards=backwards)
-    sweep = BackfillSweep(cmd, dry, row, schedule, every, how, only == "failed", set(cmd.found or ()))
+    past = cmd.found or Past({}, None)
+    dropped = engine.state.bygone.folded if past.dropped is None else past.dropped
+    since = int(fields["created_us"]) if fields["created_us"] <= engine.now.wall_us else 0  # the clock was ahead then
+    sweep = BackfillSweep(cmd, dry, row, schedule, every, how, only == "failed", set(past.runs), dropped, since)
     if sum(span.n for span in spans) > PIECE:
         engine.sweeps.append(sweep)
         return b""

@@ -101,9 +101,9 @@ answered as the first was and does nothing.
     skip       rid, name, at_us, undo (bool) -> a fate         move rid, name, at_us, to_us -> a run
     backfill   rid, name, since_us, until_us, dry_run (bool), only ("missing" or "failed"), overlap (nil or {policy, max}: "allow" or
                "buffer_all"), backwards (bool) -> count (runs made; with dry_run: that would be), existing (occurrences left alone because
-               they have a run), total, first_us and last_us (of the range's occurrences, or nil), forgotten (of count: older than history
-               is kept, so they may have run before), ids (texts, the first 1,000 of the runs made). Both ends belong to
-               the range; until_us is not in the future
+               they have a run), total, first_us and last_us (of the range's occurrences, or nil), forgotten (of count: history has
+               dropped the runs of that time, so they may have run before), ids (texts, the first 1,000 of the runs made). Both ends
+               belong to the range; until_us is not in the future
     history    name, limit -> [{at_us, uid, what, version, old, new, note}], newest first; old and new: {spec, param_us, state} or nil
     calendar_put     rid, name, calendar -> {name, calendar, jobs}      calendar_delete  rid, name -> {name}
     calendars        -> [{name, calendar, jobs (how many use it)}]

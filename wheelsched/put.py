@@ -179,7 +179,8 @@ def first_next(engine: Engine, rows: NDArray[np.uint32], spec: NDArray[np.uint32
 def decided_before(engine: Engine, rows: NDArray[np.uint32], param: NDArray[np.int64], once: NDArray[np.int64]) -> NDArray[np.int64]:
     """Which of the known one-time jobs `once` would get a new instant before what they have decided: as if it had run already."""
     old = engine.state.jobs.gather(np.ascontiguousarray(rows[once]))
-    decided: NDArray[np.int64] = once[(param[once] <= old["cursor_us"]) & (param[once] != old["param_us"])]
+    before = (param[once] <= old["cursor_us"]) | engine.state.bygone.decided(rows[once], param[once])
+    decided: NDArray[np.int64] = once[before & (param[once] != old["param_us"])]
     return decided
 
 

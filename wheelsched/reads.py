@@ -8,6 +8,7 @@ import msgpack
 import numpy as np
 
 from .attempts import unpack_past
+from .decided import any_known, first_open, known
 from .definition import SERVER_KEYS
 from .errors import InvalidArgumentError
 from .globs import glob, names_a_turn
@@ -57,9 +58,9 @@ def jobs(engine: Engine, rows: NDArray[np.uint32]) -> dict[str, list[Any]]:
     state, numbers = engine.state, rows.tolist()
     f = state.jobs.gather(rows)
     following = f["next_us"].copy()
-    for i, row in enumerate(numbers) if state.exceptions else ():
-        while (row, int(following[i])) in state.exceptions:  # skipped or moved by a person
-            following[i] = engine.specs.next_one(int(f["spec"][i]), int(f["param_us"][i]), int(following[i]))
+    if any_known(engine):  # skipped or moved by a person, or decided before the clock went back
+        for i in np.flatnonzero((following < NEVER) & known(engine, rows, following)).tolist():
+            following[i] = first_open(engine, numbers[i], int(f["spec"][i]), int(f["param_us"][i]), int(following[i]))
     none = (following == NEVER) | engine.specs.excluded(np.ascontiguousarray(f["spec"]), following)
     none |= f["fired"] >= engine.specs.max_runs[f["spec"]]
     spec = f["spec"].tolist()

@@ -213,6 +213,8 @@ _SCHEMA: Final = {
     "SEND_BACK": (43, "at run* due* count*"),
     "WHOSE": (44, "id uid proof"),  # of an external worker: whose it is, and by what it is known again
     "ANNOUNCED": (45, "at by tasks free gone"),  # as ANNOUNCE, which older versions wrote
+    # with the CLOCK behind it: what these jobs had decided, up to `until`, counts as decided in the spans that history has dropped
+    "DECIDED": (46, "at job* until* first* last*"),
 }
 KINDS: Final[dict[str, int]] = {name: number for name, (number, _) in _SCHEMA.items()}
 NAMES: Final[dict[int, str]] = {number: name for name, number in KINDS.items()}

@@ -12,6 +12,7 @@ import numpy as np
 
 from . import records
 from .cron import parse
+from .decided import taken_times
 from .misfire import ledger_rows, owed_after
 from .model import NEVER, Disposition, JobState, Reason, RunState
 from .schedules import KIND_AFTER, KIND_AT, KIND_MANUAL, ScheduleTable
@@ -112,7 +113,7 @@ class _Moved:
             entries, at = passed[key]
             if entries:
                 row, last = int(rows[i]), entries[-1].span.last
-                with_run = self.engine.taken_times(row, [e.span.first for e in entries])  # moved by a person: it has its row
+                with_run = taken_times(self.engine, row, [e.span.first for e in entries])  # moved by a person: it has its row
                 state = JobState.FINISHED if at == NEVER else JobState.ACTIVE
                 common = {"job": row, "next": at, "cursor": last, "job_state": state}
                 planned += ledger_rows([e for e in entries if e.span.first not in with_run], common)
@@ -191,6 +192,7 @@ def clock_back(engine: Engine, item: ClockBack) -> None:
     following[~live] = NEVER
     blocked = [(engine.state.jobs.find_key(key), at) for key, at in item.fired]
     blocked = [(job, at) for job, at in blocked if job is not None]
+    _keep_decided(engine, rows, jobs["cursor_us"], cursor, item)
     engine.record("CLOCK", {
         "at": now, "job": rows, "cursor": cursor, "next": following,
         "state": np.where(live, JobState.ACTIVE, jobs["state"]).astype(np.uint8),
@@ -198,6 +200,19 @@ def clock_back(engine: Engine, item: ClockBack) -> None:
     })
     engine.arm_jobs(rows, following)
     engine.missed_before_us = min(engine.missed_before_us, now)
+
+
+def _keep_decided(engine: Engine, rows: NDArray[np.uint32], before: NDArray[np.int64], cursor: NDArray[np.int64], item: ClockBack) -> None:
+    """What history has dropped blocks no nominal time: remember how far each job had decided."""
+    spans = [(first, last) for first, last in item.dropped if last > engine.now.wall_us]
+    if not spans:
+        return
+    some = (before > cursor) & (before >= spans[0][0])
+    if some.any():
+        engine.record("DECIDED", {
+            "at": engine.now.wall_us, "job": rows[some], "until": before[some], "first": np.array([first for first, _ in spans], np.int64),
+            "last": np.array([last for _, last in spans], np.int64),
+        })
 
 
 def _delays_back(engine: Engine, rows: NDArray[np.uint32], jobs: Any) -> None:

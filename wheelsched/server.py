@@ -31,7 +31,7 @@ from .protocol import MUTATING, Request
 from .server_events import Readers
 from .server_forecast import Forecasts
 from .server_reload import Reload
-from .turn import ClockBack, Disconnect, Incoming, WorkerGone
+from .turn import Disconnect, Incoming, WorkerGone
 
 if TYPE_CHECKING:
     from .config import Config
@@ -187,7 +187,7 @@ class Server:
             self._log(f"the clock went {(step + slept) / US:.1f} s ahead: what was due meanwhile is a misfire")
         if step < 0:
             self._log(f"the clock was set back by {-step / US:.1f} s")
-            self.inputs.append(ClockBack(self.keeper.fired_after(now.wall_us)))
+            self.inputs.append(self.keeper.clock_back(now.wall_us))
         noted = False
         share = self.peers.share(sum(fd in self.peers.by_fd for fd, _ in events))
         for fd, mask in events:

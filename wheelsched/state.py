@@ -15,6 +15,7 @@ import numpy as np
 from . import changes, state_snapshot
 from ._jobs import JobTable
 from ._runs import FINISHED, RunTable
+from .bygone import Bygone
 from .changes import NO_SPEC, Changes
 from .creation import Created
 from .elapsed import Elapsed
@@ -77,6 +78,7 @@ class State(AttemptRecords):
         self.past_us: dict[tuple[int, int], int] = {}  # of those: when their nominal time is past, in elapsed time
         self.elapsed = Elapsed()
         self.touched = Touched()
+        self.bygone = Bygone()
         self.calendars: dict[str, dict[str, Any]] = {}
         self.zones: dict[str, bytes] = {}  # the zone data that next times were computed with
         self.tzdiff: dict[str, Any] = {}  # the last TZDIFF record
@@ -200,6 +202,7 @@ class State(AttemptRecords):
     def _due(self, f: dict[str, Any]) -> NDArray[np.uint32]:
         self.jobs.set(f["job"], f["job_state"], f["next"], f["cursor"], -1)
         self._touch(f["job"][f["job_state"] == JobState.FINISHED])
+        self.bygone.pass_by(f["job"], f["cursor"])
         if self.exceptions:
             for pair in zip(f["job"].tolist(), f["nominal"].tolist(), strict=True):
                 self._unmark(pair)
@@ -285,15 +288,17 @@ class State(AttemptRecords):
                 self._unmark(pair)
 
     def _fold(self, f: dict[str, Any]) -> None:
+        rows = self.runs.peek(FINISHED, f["count"])
+        fields = self.runs.gather(rows)
+        self.touched.fold(fields["job"], self._since_begin())
+        stays = (fields["state"] != RunState.SKIPPED) | (fields["disposition"] == Disposition.TZDATA_MOVED)
+        stays &= fields["trigger"] <= Trigger.BACKFILL
+        self.bygone.fold(fields["nominal_us"][stays])
         if self.meta.recheck_us >= 0:  # after the clock went back: what leaves the table must still block its nominal time
-            fields = self.runs.gather(self.runs.peek(FINISHED, f["count"]))
-            stays = (fields["state"] != RunState.SKIPPED) | (fields["disposition"] == Disposition.TZDATA_MOVED)
-            fields = fields[(fields["trigger"] <= Trigger.BACKFILL) & stays & (fields["nominal_us"] <= self.meta.recheck_us)]
+            fields = fields[stays & (fields["nominal_us"] <= self.meta.recheck_us)]
             if len(fields):
                 ahead = fields["nominal_us"] > self.jobs.gather(np.ascontiguousarray(fields["job"]))["cursor_us"]
                 self.meta.blocked |= dict.fromkeys(zip(fields["job"][ahead].tolist(), fields["nominal_us"][ahead].tolist(), strict=True))
-        rows = self.runs.peek(FINISHED, f["count"])
-        self.touched.fold(self.runs.gather(rows)["job"], self._since_begin())
         self.trail.fold(self.meta.seq + 1, self.meta.folded, rows)
         self.created.remove(rows)
         self.runs.fold(f["count"])
@@ -316,7 +321,11 @@ class State(AttemptRecords):
             self.trail.forget(self.meta.seq + 1, dict(zip(f["job"].tolist(), self.jobs.names(f["job"]), strict=True)))
         self.lasts.forget(f["job"].tolist())
         self.touched.remove(f["job"])
+        self.bygone.remove(f["job"])
         self.jobs.remove(f["job"])
+
+    def _decided(self, f: dict[str, Any]) -> None:
+        self.bygone.mark(f["job"], f["until"], list(zip(f["first"].tolist(), f["last"].tolist(), strict=True)))
 
     def _clock(self, f: dict[str, Any]) -> None:
         self.meta.recheck_us = max(self.meta.recheck_us, self.meta.at_us)  # nothing later was decided

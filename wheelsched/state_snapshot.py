@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgpack
 import numpy as np
 
+from . import bygone
 from .changes import Changes
 from .elapsed import Elapsed
 from .errors import CorruptJournalError
@@ -17,6 +18,8 @@ from .state_parts import ANYBODY, Group, Key, Worker, ordered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
 
     from .state import State
     from .touched import Touched
@@ -37,6 +40,7 @@ def small(state: State) -> bytes:
             "steps": m.steps,
             "exceptions": sorted([*pair, to, state.past_us[pair]] for pair, to in state.exceptions.items()),
             "elapsed": state.elapsed.to_plain(),
+            "bygone": [state.bygone.folded, state.bygone.lost],
             "calendars": sorted(state.calendars.items()),
             "queues": [[name, ordered(settings)] for name, settings in sorted(state.queues.items())],
             "zones": sorted(state.zones.items()),
@@ -84,17 +88,20 @@ class Many(NamedTuple):
     checkpoints: dict[int, bytes]
     lasts: dict[int, tuple[bytes, bytes]]
     touched: Touched
+    decided: NDArray[np.int64]
 
     @classmethod
     def of(cls, state: State) -> Many:
         """In whatever order, but the replies, which are in the order in which they are forgotten."""
-        return cls(dict(state.keys), dict(state.replies), dict(state.checkpoints), dict(state.lasts.of), state.touched.copy())
+        marks = state.touched.copy(), state.bygone.copy()
+        return cls(dict(state.keys), dict(state.replies), dict(state.checkpoints), dict(state.lasts.of), *marks)
 
     @classmethod
     def ordered(cls, state: State) -> Many:
         """In an order that says nothing of the past."""
         keys, checkpoints, lasts = sorted(state.keys.items()), sorted(state.checkpoints.items()), sorted(state.lasts.of.items())
-        return cls(dict(keys), dict(state.replies), dict(checkpoints), dict(lasts), state.touched.copy())
+        marks = state.touched.copy(), state.bygone.copy()
+        return cls(dict(keys), dict(state.replies), dict(checkpoints), dict(lasts), *marks)
 
     def pieces(self, step_bytes: int) -> Iterator[bytes]:
         """Each begins with a letter that says what it has."""
@@ -104,6 +111,7 @@ class Many(NamedTuple):
         yield from (b"C" + piece for piece in _packed(self.checkpoints.items(), step_bytes))
         yield from (b"L" + piece for piece in _packed(((row, *left) for row, left in self.lasts.items()), step_bytes))
         yield from (b"T" + piece for piece in _packed(self.touched.pieces(), step_bytes))
+        yield from (b"D" + piece for piece in _packed(bygone.pieces(self.decided), step_bytes))
 
 
 def _packed(entries: Iterable[tuple[Any, ...]], step_bytes: int) -> Iterator[bytes]:
@@ -160,6 +168,9 @@ def _load_many(state: State, letter: bytes, entries: list[list[Any]]) -> None:
     elif letter == b"T":
         for entry in entries:
             state.touched.take(*entry)
+    elif letter == b"D":
+        for entry in entries:
+            state.bygone.take(*entry)
     else:
         raise KeyError(letter)
 
@@ -183,6 +194,8 @@ def _load_small(state: State, small: dict[str, Any]) -> None:
         state.changes = [Changes.from_plain(entry) for entry in small["changes"]]
     if small["version"] > 3:
         state.elapsed = Elapsed.from_plain(small["elapsed"])
+    folded, lost = small.get("bygone", ([[0, m.at_us]] if m.folded else [], []))  # older ones don't say: any time may have gone
+    state.bygone.folded, state.bygone.lost = ([(first, last) for first, last in spans] for spans in (folded, lost))
     m.groups, groups = small.get("groups", (0, ()))
     state.load_groups({number: Group(*parts) for number, *parts in groups})
     state.announced = dict(small["announced"])

@@ -207,7 +207,7 @@ class Simulator:
         else:
             blocks = history.of_runs(self.journal.history_blocks())
             fired = [pair for _, data in blocks for pair in history.Block(data).fired_after(self.now_us)]
-            self._step([ClockBack(fired)])
+            self._step([ClockBack(fired, history.dropped(self.journal.history_blocks(), self.engine.state))])
 
     def crash(self, down: Any = 0) -> None:
         """The process ends as by kill -9, stays away for `down` (a duration), and starts again from what is durable.

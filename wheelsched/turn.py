@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from .bygone import Spans
     from .kept import Ended
     from .protocol import Request
     from .tape import Piece
@@ -66,9 +67,10 @@ class Disconnect:
 
 @dataclass(frozen=True, slots=True)
 class ClockBack:
-    """The wall clock was set back. `fired`: (job key, nominal) of folded runs later than the new now."""
+    """The wall clock was set back."""
 
-    fired: list[tuple[bytes, int]]
+    fired: list[tuple[bytes, int]]  # (job key, nominal) of the runs in history that are later than the new now
+    dropped: Spans  # of the nominal times of runs that history has dropped
 
 
 @dataclass(slots=True)

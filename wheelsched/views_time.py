@@ -69,7 +69,7 @@ class Backfill:
     last: datetime | None
     run_ids: list[str] = field(default_factory=list)  # of the first 1,000
     dry_run: bool = False
-    forgotten: int = 0  # of `count`: older than history is kept (`retention`), so they may have run before
+    forgotten: int = 0  # of `count`: history has dropped the runs of that time (`retention`), so they may have run before
 
     @classmethod
     def from_wire(cls, raw: Mapping[str, Any], *, dry_run: bool) -> Backfill:

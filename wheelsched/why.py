@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from . import protocol, reads
+from .decided import is_lost, part_lost, taken_between
 from .due import armed_us
 from .errors import InvalidArgumentError, NotFoundError
 from .ids import scheduled_run_id
-from .misfire import decided_between, owed_after
+from .misfire import owed_after
 from .model import INSTANT_MAX_US, NEVER, US, JobState, RunState, display_name, format_duration
 from .put import job_row
 from .retime import zones_of
@@ -38,6 +39,7 @@ _REASONS: Final = {
     "dst_gap": "the clock skipped that wall time (daylight saving)", "dst_overlap": "that wall time came twice (daylight saving)",
     "window": "it was older than the catch-up window", "max": "more were missed than the catch-up maximum",
     "limit": "max_runs was used up", "deleted": "the job was deleted", "manual": "a person skipped it",
+    "decided": "it was decided before the clock was set back, and what became of it then is no longer in history",
 }
 
 
@@ -184,6 +186,8 @@ def _undecided(engine: Engine, row: int, f: Any, name: str, at: int, clock: Cloc
     if specs.excluded(np.array([spec], np.uint32), np.array([at], np.int64))[0]:
         text = f"{name} does not run at {clock(at)}: calendar {specs.calendars.blocking(specs.names(spec), at)} excludes it"
         return fate("skipped", text, reason="calendar", **common)
+    if is_lost(engine, row, at):
+        return fate("skipped", f"{name} does not run at {clock(at)}: {_REASONS['decided']}", reason="decided", **common)
     return _coming(engine, row, f, name, at, clock, now)
 
 
@@ -226,7 +230,8 @@ def _runs_before(engine: Engine, row: int, f: Any, at: int) -> int:
         return 0
     most = _COUNTED_CALENDAR_US if engine.specs.calendar[spec] else _COUNTED_US
     free, _ = free_and_excluded(engine.specs, spec, param, first - 1, min(at - 1, first + most))
-    marked = {to for job, to in engine.state.exceptions if job == row} | decided_between(engine, row, spec, param, first, at - 1)
+    free, _ = part_lost(engine, row, spec, param, free)
+    marked = {to for job, to in engine.state.exceptions if job == row} | taken_between(engine, row, spec, param, first, at - 1)
     inside = [to for to in marked if any(span.first <= to <= span.last for span in free)]
     return sum(span.n for span in free) - sum(engine.specs.one(spec, param, to - 1) == to for to in inside)
 
