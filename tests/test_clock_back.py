@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+import msgpack
 import numpy as np
 import pytest
 from engine_bench import Bench
@@ -14,6 +15,7 @@ from wheelsched import At, Catchup, Cron, Every
 from wheelsched.bygone import APART_US, SPANS_MAX, merged, spans_of, within
 from wheelsched.definition import given_from_api
 from wheelsched.errors import FailedPreconditionError
+from wheelsched.history import Block, of_runs
 from wheelsched.memory_journal import Batch
 from wheelsched.model import US, to_datetime
 from wheelsched.protocol import encode_payload
@@ -232,3 +234,30 @@ def test_spans_are_joined_and_bounded():
     at = np.array([0, 1, 9, 10, far - 1, far, far + 5, far + 6])
     assert within([(1, 9), (far, far + 5)], at).tolist() == [False, True, True, False, False, True, True, False]
     assert not within([], at).any()
+
+
+def test_what_older_programs_wrote_is_read_and_tells_too_much_rather_than_too_little(b):
+    live = b.engine.state
+    first, *others = [piece for part in live.copy(1 << 20) for piece in part]
+    small = msgpack.unpackb(first[1:], raw=False, strict_map_key=True)
+    del small["bygone"]
+    older = State.load(iter([b"S" + msgpack.packb(small), *(piece for piece in others if piece[:1] != b"D")]))
+    assert older.bygone.folded == [(0, live.meta.at_us)]
+    assert not older.bygone.lost
+    older.check()
+
+
+def test_a_block_of_an_older_program_may_have_any_time_before_it():
+    with Bench("2026-03-02T00:00:00Z") as bench:
+        bench.put(schedule=Cron("0 0 * * *"))
+        for _ in range(3):
+            bench.advance("1d")
+            bench.hello()
+            bench.finish(bench.lease())
+            fold(bench)
+        blocks = [Block(data) for _, data in of_runs(bench.journal.history_blocks())]
+        assert [block.before for block in blocks] == [[], *([(us("2026-03-03T00:00Z"), us(f"2026-03-0{day}T00:00Z"))] for day in (3, 4))]
+        older = [msgpack.unpackb(data, raw=False) for _, data in of_runs(bench.journal.history_blocks())]
+        for block in older:
+            del block["before"]
+        assert [Block(msgpack.packb(block)).before for block in older] == [[], *([(0, block.ended_us)] for block in blocks[1:])]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from sim import simulate
+from sim_kept import Kept
 
 from wheelsched import (
+    Every,
     admin_commands,
     alarms,
     chains,
@@ -25,6 +27,7 @@ from wheelsched import (
     state,
 )
 from wheelsched.errors import WheelschedError
+from wheelsched.history import Past
 from wheelsched.model import MS, US, RunState
 
 
@@ -45,6 +48,12 @@ def jitter_past_the_next(patch):
     """An occurrence may be spread beyond the next one."""
     real = due.jitter
     patch.setattr(due, "jitter", lambda key, nominal, span: real(key, nominal, span) + np.where(span > 0, span + 2 * MS, 0))
+
+
+def backfill_ignores_history(patch):
+    """A backfill sees the table alone."""
+    real = keeper.Keeper.look_for
+    patch.setattr(keeper.Keeper, "look_for", lambda self, verb, args: Past({}, []) if verb == "backfill" else real(self, verb, args))
 
 
 def superseded_without_a_row(patch):
@@ -308,3 +317,15 @@ def test_sabotage_turns_it_red(sabotage, why, met, monkeypatch):
             assert why in str(e), f"red for another reason, seed {seed}: {e!r}"
             return
     pytest.fail("300 seeds did not notice")
+
+
+def test_a_backfill_that_ignores_history_turns_it_red(monkeypatch):
+    """Seeds meet it rarely: what is backfilled has to be history by then."""
+    world = Kept()
+    world.put("tick", Every("6h"))
+    world.days(2)
+    whole = {"name": "tick", "since_us": world.start_us, "until_us": world.wall_us}
+    assert world.ask("backfill", **whole)["existing"] == 8
+    backfill_ignores_history(monkeypatch)
+    with pytest.raises(AssertionError, match="a second run record"):
+        world.ask("backfill", **whole)
