@@ -1,16 +1,16 @@
-"""Seeded stories of months stay green, and turn red when something is forgotten before its time."""
+"""Seeded stories of months stay green, and turn red when something is forgotten before its time, or runs twice after it."""
 
 from __future__ import annotations
 
 import pytest
 from sim_months import DAY_US, lasting
 
-from wheelsched import forgetting
+from wheelsched import forgetting, keeper
 from wheelsched.elapsed import Elapsed
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, 2, 6, 9, 10, 11])
+@pytest.mark.parametrize("seed", [0, 1, 3, 5, 6, 9, 10, 13])
 def test_s2_months(seed):
     lasting(seed)
 
@@ -36,3 +36,10 @@ def test_s2_sabotage_turns_it_red(sabotage, monkeypatch):
     sabotage(monkeypatch)
     with pytest.raises(AssertionError, match="forgotten"):
         lasting(1)
+
+
+@pytest.mark.parametrize("seed", [3, 5])
+def test_what_history_has_dropped_runs_twice_when_nobody_knows_of_it(seed, monkeypatch):
+    monkeypatch.setattr(keeper.history, "dropped", lambda *_: [])
+    with pytest.raises(AssertionError, match="a second run record"):
+        lasting(seed)
