@@ -19,6 +19,7 @@ from wheelsched.process import FILE_BYTES, W_MONO_NS, W_PID
 from wheelsched.started import SeenFile
 
 HERE = str(Path(__file__).resolve().parent)
+MODES = ("process", "thread", "async")
 KINDS = ("k.value", "k.none", "k.fail", "k.print", "k.batch")
 
 
@@ -52,31 +53,33 @@ def check_executed_once(ws, notes, runs, killing):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("where", ["pool", "external"])
-def test_a_run_that_kills_its_executor_makes_no_other_be_executed_again(serving, external, short_tmp, monkeypatch, where):
+def test_w10_a_run_that_kills_its_executor_makes_no_other_be_executed_again(serving, external, short_tmp, monkeypatch, where, mode):
     monkeypatch.setenv("PYTHONPATH", HERE)
-    ws = serving("--tasks", "kept_tasks", workers=int(where == "pool")).client()
+    ws = serving("--tasks", "kept_tasks", "--mode", mode, workers=int(where == "pool")).client()
     if where == "external":
-        external("kept_tasks")
+        external("kept_tasks", mode=mode)
     notes = str(short_tmp / "notes")
     check_executed_once(ws, notes, *enqueue_around(ws, "k.kill", notes))
 
 
 @pytest.mark.slow
-def test_a_server_that_is_killed_finds_what_its_executor_had_finished(serving, short_tmp, monkeypatch):
+@pytest.mark.parametrize("mode", MODES)
+def test_w10_a_server_that_is_killed_finds_what_its_executor_had_finished(serving, short_tmp, monkeypatch, mode):
     monkeypatch.setenv("PYTHONPATH", HERE)
-    server = serving("--tasks", "kept_tasks")
+    server = serving("--tasks", "kept_tasks", "--mode", mode)
     notes = str(short_tmp / "notes")
     runs, killing = enqueue_around(server.client(), "k.kill_server", notes)
     assert server.process.wait(60) == -signal.SIGKILL
-    check_executed_once(serving("--tasks", "kept_tasks").client(), notes, runs, killing)
+    check_executed_once(serving("--tasks", "kept_tasks", "--mode", mode).client(), notes, runs, killing)
 
 
 def reported(folder):
     """Has each executor left user code, and has nothing more to say? It waits for its socket then."""
     for path in folder.rglob("*.started"):
         file = SeenFile(path)
-        inside, pid = file.words[W_MONO_NS], file.words[W_PID]
+        inside, pid = any(place.words[W_MONO_NS] for place in file.places), file.words[W_PID]
         file.close()
         if inside or process_state(pid) != "S":
             return False
@@ -87,13 +90,15 @@ def process_state(pid):
     return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("where", ["pool", "external"])
-def test_w10_a_run_whose_report_was_sent_and_not_answered_is_not_executed_again(serving, external, short_tmp, monkeypatch, where):
+def test_w10_a_run_whose_report_was_sent_and_not_answered_is_not_executed_again(serving, external, short_tmp, monkeypatch, where, mode):
     monkeypatch.setenv("PYTHONPATH", HERE)
     workers = int(where == "pool")
-    server = serving("--tasks", "kept_tasks", workers=workers)
+    server = serving("--tasks", "kept_tasks", "--mode", mode, workers=workers)
     if where == "external":
-        external("kept_tasks")
+        external("kept_tasks", mode=mode)
     notes = str(short_tmp / "notes")
     run = server.client().enqueue(Call("k.gate", notes, "gate"), retry=Retry(attempts=3, backoff="50ms", cap="50ms"))
     wait_for(lambda: Path(f"{notes}.pid").exists() and Path(f"{notes}.pid").read_text().endswith("\n"), 30)
@@ -106,7 +111,7 @@ def test_w10_a_run_whose_report_was_sent_and_not_answered_is_not_executed_again(
         wait_for(lambda: not Path(f"/proc/{executor}").exists(), 30)
     os.kill(server.process.pid, signal.SIGKILL)
     assert server.process.wait(60) == -signal.SIGKILL
-    ws = serving("--tasks", "kept_tasks", workers=workers).client()
+    ws = serving("--tasks", "kept_tasks", "--mode", mode, workers=workers).client()
     wait_for(lambda: ws.run(run.id).state in ("succeeded", "dead"), 60)
     assert ws.run(run.id).result() == "gate"
     assert len(ws.run(run.id).attempts) == 1

@@ -24,7 +24,7 @@ HOUSE = [
     (2, True, "state* lasts elapsed touched bygone decided memory forgetting doubles engine* reads history turn specs spans due misfire overlap chains alarms expiry retime changes attempts why occurrences queues"),
     (2, True, "served differences commands workers sessions endings retries beats live stale run_commands enqueues groups sweeps cancels dead admin_commands put apply arguments rights forecast*"),
     (3, True, "views views_time views_forecast views_queues views_runs verbs verbs_time verbs_queues verbs_runs verbs_jobs jobs_text bulk bulk_runs staging"),
-    (3, False, "journal journal_* postgres pool executors process started starts launch reaper leftovers rolling slots worker worker_folder wire crew execution loops surroundings outputs usage external tasks packages places"),
+    (3, False, "journal journal_* postgres pool executors process started starts launch reaper leftovers rolling slots worker worker_folder wire crew execution loops surroundings outputs kept_log usage external tasks packages places"),
     (3, False, "hooks wear forks messages builtin builtin_*"),
     (3, False, "__init__ client client_runs aclient aclient_runs session transport atransport"),
     (4, True, "testing inline"),

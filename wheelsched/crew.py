@@ -26,6 +26,7 @@ from .errors import InvalidArgumentError
 from .execution import Entered, Runner, Work, group_of
 from .forks import leave_if_child
 from .hooks import Hooks, failure_of
+from .kept import Ended
 from .loops import finish, stays
 from .outputs import Captures
 from .tasks import enter_run, entered_run
@@ -54,6 +55,15 @@ class CrewWork(Work):
         self.places: dict[int, Place] = {}  # row -> where it is in user code
         self.open = self.n  # rows that have not ended; those handed back never do
         self.granted_ns = time.monotonic_ns()
+        self._log, self._wire = gate.file.log, gate.wire
+
+    def keep(self, row: int) -> None:
+        """As for Work: another run can end this process before the report is sent, or the server before it has answered."""
+        now, offset = time.monotonic_ns(), self._wire.offset_ns
+        started_us, ended_us = (self.begun_ns[row] + offset) // 1_000, (now + offset) // 1_000
+        self._log.put(
+            self.tokens[row], Ended(self.outcome[row], started_us, ended_us, self.results.get(row, {})), self._wire.unanswered,
+        )
 
     def cancelled(self, row: int) -> bool:
         """As for Batch."""
@@ -271,7 +281,7 @@ class Crew(Wire):
         """Rows in token order into free places. When worn out, hand them back."""
         while self.worn and self.waiting:
             self._hand_back(self.waiting.popleft())
-        if not self.waiting or not self.free:
+        if not self.waiting or not self.free or self.file.log.tight(self.unanswered):
             return
         self.set_offset()
         self._entered_ns = time.monotonic_ns()
@@ -294,6 +304,8 @@ class Crew(Wire):
         place.rows, place.entered, place.told = rows, entered, False
         for r in entered.rows:
             work.places[r] = place
+        for r in set(rows).difference(entered.rows):
+            work.keep(r)
         if not entered.rows:
             self.ended.append(place)
         elif made.name in self._coroutines:
@@ -419,5 +431,6 @@ class Crew(Wire):
                     b"".join(w.ids[16 * r : 16 * r + 16] for w, r in rows), b"".join(w.token_column[8 * r : 8 * r + 8] for w, r in rows),
                     bytes(w.outcome[r] for w, r in rows), [w.begun_ns[r] for w, r in rows], [w.ended_ns[r] for w, r in rows], results,
                 ))
+                self.file.log.reported([w.tokens[r] for w, r in rows], self._last_id)
             if frames:
                 self.sock.sendall(b"".join(frames))

@@ -21,7 +21,7 @@ ROWS_MAX: Final = 16_384  # of a batch
 RESULT_BYTES: Final = 256 * 1024  # of the log: any one result fits
 HEAD_BYTES: Final = 64
 AREA_BYTES: Final = HEAD_BYTES + ROWS_MAX * (8 + 8 + 1) + RESULT_BYTES
-_ENDED: Final = frozenset({Outcome.SUCCEEDED, Outcome.FAILED, Outcome.TIMED_OUT, Outcome.CANCELLED, Outcome.SNOOZED})
+ENDED: Final = frozenset({Outcome.SUCCEEDED, Outcome.FAILED, Outcome.TIMED_OUT, Outcome.CANCELLED, Outcome.SNOOZED})
 # Words of the head. FROM: reports of the rows below were answered, and their results may be gone from the log.
 (K_ROWS, K_FROM, K_USED, K_BEGUN_NS, K_OFFSET_NS) = range(5)
 
@@ -94,7 +94,7 @@ class Kept:
         before = words[K_BEGUN_NS]
         for row in range(words[K_FROM], min(n, ROWS_MAX)):
             ended, outcome = self.ended_ns[row], self.outcome[row]
-            if ended and outcome in _ENDED:
+            if ended and outcome in ENDED:
                 begun_us, ended_us = (before + offset_ns) // 1_000, (ended + offset_ns) // 1_000
                 found[self._tokens[row]] = Ended(outcome, begun_us, ended_us, results.get(row, {}))
             before = ended or before

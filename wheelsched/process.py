@@ -9,8 +9,8 @@ int64 words and two texts: the boot id, and why the executor could not begin, or
 executor writes the token there; as tokens are entered in order, that one number is the whole proof of what was started and what was
 not. It needs no sync: a page of a mapped file outlives the process, and after a reboot it counts for nothing.
 
-An executor with one run at a time keeps there what has ended and perhaps was not reported (see `kept`); each keeps what its runs have
-printed (see `last_words`).
+An executor keeps there what has ended and perhaps was not reported (see `kept`, and `kept_log` for several runs at a time), and what its
+runs have printed (see `last_words`).
 
 An executor that has several runs in user code at a time has as many *places* behind the first 4,096 bytes. A place repeats the
 words from W_STARTED on, for the one run (or the one call of a batch handler) that is in it; W_STARTED of the file itself is the
@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from .kept import AREA_BYTES, Kept
+from .kept_log import LOG_BYTES, LOG_HEAD_BYTES, KeptLog
 from .last_words import LastWords, half_of, stream_bytes
 from .model import OUTPUT_MAX, US
 from .tape import STREAMS, Tape
@@ -52,6 +53,7 @@ SKIPS_AT: Final = 64  # word offset of the ring of cancelled tokens
 TEXT_AT: Final = 2_560  # byte offset of why the executor could not begin
 PLACE_WORDS: Final = 32  # words of a place
 _KEPT_BYTES: Final = -(-AREA_BYTES // (8 * PLACE_WORDS)) * 8 * PLACE_WORDS
+_LOG_BYTES: Final = LOG_HEAD_BYTES + LOG_BYTES
 _PR_SET_PDEATHSIG: Final = 1
 
 # Words of the started file. Written by the parent: GRACE, CANCEL, WHY, SILENT, SKIPS and the ring; by the executor: the others.
@@ -62,6 +64,8 @@ W_PLACES: Final = 24  # how many places follow; 0: the file itself is the only o
 W_KEPT: Final = 25  # byte offset of the first area of what is kept of ended runs; 0: none
 W_IMPORT: Final = 26
 W_KEPT2: Final = 27  # as W_KEPT, of the second area
+W_LOG: Final = 29  # as W_KEPT and W_KEPT2, of an executor with several runs at a time
+W_LOG2: Final = 30
 W_SAID: Final = 28  # byte offset of the areas of what is printed: two of each place; 0: none
 
 
@@ -92,9 +96,11 @@ class StartedFile:
             self.words[W_PLACES] = places
             at = FILE_BYTES + 8 * PLACE_WORDS * places
             if size > at:
-                if not places:
-                    self.words[W_KEPT], self.words[W_KEPT2] = at, at + _KEPT_BYTES
-                self.words[W_SAID] = at if places else at + 2 * _KEPT_BYTES
+                kept = (W_LOG, W_LOG2) if places else (W_KEPT, W_KEPT2)
+                for word in kept:
+                    self.words[word] = at
+                    at += _kept_bytes(places)
+                self.words[W_SAID] = at
             self.words[W_VERSION] = VERSION
             self.words[W_MAGIC] = MAGIC
         elif self.words[W_MAGIC] != MAGIC or self.words[W_VERSION] != VERSION:
@@ -102,6 +108,7 @@ class StartedFile:
             raise ValueError(f"{self.path}: not a started file of version {VERSION}")
         with memoryview(self._map) as whole:
             self.kept = [Kept(whole[at : at + AREA_BYTES]) for at in kept_at(self.words, size)]
+            self.log = KeptLog([whole[at : at + _LOG_BYTES] for at in log_at(self.words, size)])
         self.said = self._said(size)  # of each place: stdout and stderr, or nothing
         first, count = FILE_BYTES // 8, min(self.words[W_PLACES], (size - FILE_BYTES) // 8 // PLACE_WORDS)
         places_at = range(first, first + count * PLACE_WORDS, PLACE_WORDS)
@@ -153,6 +160,8 @@ class StartedFile:
         kept: list[Kept] = getattr(self, "kept", [])
         for area in kept:
             area.close()
+        if hasattr(self, "log"):
+            self.log.close()
         said: list[list[LastWords]] = getattr(self, "said", [])
         for streams in said:
             for stream in streams:
@@ -163,6 +172,16 @@ class StartedFile:
 def kept_at(words: memoryview, size: int) -> list[int]:
     """Byte offsets of the areas of what is kept, in a started file of this size that begins with these words."""
     return [at for at in (words[W_KEPT], words[W_KEPT2]) if 0 < at <= size - AREA_BYTES]
+
+
+def log_at(words: memoryview, size: int) -> list[int]:
+    """Byte offsets of both areas of the log of what has ended, likewise; or none."""
+    found = [at for at in (words[W_LOG], words[W_LOG2]) if 0 < at <= size - _LOG_BYTES]
+    return found if len(found) == 2 else []
+
+
+def _kept_bytes(places: int) -> int:
+    return _whole(_LOG_BYTES) if places else _KEPT_BYTES
 
 
 def said_at(words: memoryview, size: int) -> list[int]:
@@ -177,7 +196,7 @@ def _allocate(fd: int, places: int) -> None:
     least = FILE_BYTES + 8 * PLACE_WORDS * places
     said = len(STREAMS) * max(1, places) * stream_bytes(places)
     try:
-        os.posix_fallocate(fd, 0, _whole(least + said + (0 if places else 2 * _KEPT_BYTES)))
+        os.posix_fallocate(fd, 0, _whole(least + 2 * _kept_bytes(places) + said))
     except OSError as e:
         if e.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

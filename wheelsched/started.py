@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from . import process
 from .kept import AREA_BYTES, Kept
+from .kept_log import LOG_BYTES, LOG_HEAD_BYTES, read_log
 from .last_words import half_of, read, stream_bytes
 from .model import OUTPUT_MAX
 from .tape import STREAMS, Piece, Tape
@@ -69,7 +70,7 @@ class SeenFile:
             os.close(self._fd)
             raise
         count = max(0, min(head[process.W_PLACES], (self._size - process.FILE_BYTES) // _HEAD_BYTES))
-        self._kept_at = process.kept_at(head, self._size)
+        self._kept_at, self._log_at = process.kept_at(head, self._size), process.log_at(head, self._size)
         self._said_at, self._several = process.said_at(head, self._size), head[process.W_PLACES]
         self._skips = head[process.W_SKIPS]
         self.cut = False  # it is shorter than it was
@@ -154,7 +155,7 @@ class SeenFile:
 
     @property
     def ended(self) -> dict[int, Ended]:
-        """{token: how it ended} of the batch in hand and the one before, some of it reported; empty with places."""
+        """{token: how it ended} of what ended last, some of it reported."""
         found: dict[int, Ended] = {}
         for at in self._kept_at:
             try:
@@ -166,6 +167,11 @@ class SeenFile:
                 found |= kept.read()
             finally:
                 kept.close()
+        for at in self._log_at:
+            try:
+                found |= read_log(self._read(at, LOG_HEAD_BYTES + LOG_BYTES))
+            except (OSError, ValueError):
+                continue
         return found
 
     def printed(self, pipes: Sequence[int] = ()) -> dict[int, list[Piece]]:
