@@ -59,10 +59,7 @@ def test_f13_the_last_words_before_a_crash_are_with_the_run(world, short_tmp, wh
                 Path(path).touch()
             attempt = attempt_of(ws, run)
             assert (attempt.stdout, attempt.stdout_cut) == (b"first\nfinal words\n", 0), (how, path)
-            if mode == "process":
-                assert attempt.stderr == b"to stderr\nC library says: assertion failed\n", (how, path)
-            else:
-                assert attempt.stderr.startswith(b"to stderr\n"), (how, path)
+            assert attempt.stderr == b"to stderr\nC library says: assertion failed\n", (how, path)
             assert b"".join(piece.data for piece in ws.logs(run.id)) == attempt.stdout + attempt.stderr
     said = ws.enqueue(Call("f.says", "well"))
     assert said.result(timeout=60) == "well"
@@ -117,6 +114,26 @@ def text(event, token):
     for stream, at, data in event.printed.get(token, ()):
         tapes.setdefault(stream, Tape(OUTPUT_MAX)).add_at(at, data)
     return {stream: tape.text() for stream, tape in tapes.items()}
+
+
+@pytest.mark.parametrize("mode", ["thread", "async"])
+def test_f13_what_is_written_to_shared_descriptors_is_told_of_each_run_and_goes_on(tmp_path, monkeypatch, capfd, mode):
+    monkeypatch.setenv("PYTHONPATH", HERE)
+    end = Scripted(tmp_path, ["last_words_tasks"], mode=mode, concurrency=2)
+    try:
+        before = end.give("f.last", "nothing")
+        end.until(lambda: end.heartbeats, "what the first has printed")
+        killer = end.give("f.last", "abort")
+        end.until(lambda: end.gone, "the exit")
+        last = b"C library says: assertion failed\n"
+        mark = b"wheelsched: written to descriptor 2 by any of the 2 runs in this process:\n"
+        assert text(end.gone[0], killer)["stderr"][0] == b"to stderr\n" + mark + last, "since it was entered"
+        assert text(end.gone[0], before)["stderr"][0] == b"to stderr\n" + mark + last + last
+        assert text(end.gone[0], killer)["stdout"] == (b"first\nfinal words\n", 0)
+        said = []
+        wait_for(lambda: said.append(capfd.readouterr().err) or "".join(said).count(last.decode()) == 2, 30)
+    finally:
+        end.close()
 
 
 @pytest.mark.parametrize("how", WAYS)

@@ -3,7 +3,8 @@
 One thread speaks with the server, enters runs in token order into free places of the started file, and reports them as they end.
 Mode "thread": each place has a thread. Mode "async": coroutines share the main thread's event loop, plain functions run in the
 places' threads. What Python code prints belongs to the run whose context prints it; what is written to descriptors 1 and 2 (by
-children, by C) and by code that belongs to no run can't be told apart, and goes to the worker's own output.
+children, by C) and by code that belongs to no run can't be told apart, and goes to the worker's own output. Of the descriptors that is
+kept, too, in case the process dies (see `last_words`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from .forks import leave_if_child
 from .hooks import Hooks, failure_of
 from .kept import Ended
 from .loops import finish, stays
-from .outputs import Captures
+from .outputs import Captures, PassedOn
 from .tasks import enter_run, entered_run
 from .wire import FINISH_RESULT_BYTES, FINISH_ROWS_MAX, Teller, Wire, result_size
 
@@ -82,6 +83,7 @@ class Place:
 
     def __init__(self, crew: Crew, words: memoryview, said: Sequence[LastWords]) -> None:
         self.words = words
+        self.said = said
         self.output = Captures(words, said)
         self.teller = Teller(self.output.captures)
         self.runner = Runner(crew.file, words, self.output, crew)
@@ -150,9 +152,9 @@ class Crew(Wire):
 
     def __init__(
         self, sock: socket.socket, file: process.StartedFile, log: TextIO, name: str, wear: Wear, *,
-        loop: asyncio.AbstractEventLoop | None,
+        loop: asyncio.AbstractEventLoop | None, pipes: str,
     ) -> None:
-        """`loop`: of mode "async"."""
+        """`loop`: of mode "async"; `pipes`: see `Launcher`."""
         super().__init__(sock, name)
         self.file = file
         self.wear = wear
@@ -172,6 +174,7 @@ class Crew(Wire):
         self._entered_ns = 0
         self._replied = threading.Condition()
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        PassedOn(file, pipes)
         sys.stdout, sys.stderr = (cast("TextIO", Routed(which, log)) for which in (0, 1))
 
     def use(self, tasks: dict[str, Task], hooks: Hooks, exts: Exts) -> None:
@@ -298,6 +301,8 @@ class Crew(Wire):
         rows = group_of(work, row, made)
         self.wear.runs += len(rows)
         place = self.free.popleft()
+        for said, shared in zip(place.said, self.file.shared, strict=False):
+            said.since(shared)
         place.runner.mark(work, rows, batch=made.batch)
         self.file.words[process.W_STARTED] = work.tokens[rows[-1]]
         entered = Entered(work, [r for r in rows if not self.gate.left_out(work, r)], made)

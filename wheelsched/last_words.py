@@ -6,6 +6,9 @@ taken last. The parent reads it when the process is gone.
 
 What is written to the descriptors comes through pipes. Once it is read from a pipe it is nowhere else, and the process may end before the
 reading thread goes on. So it is read into the area itself (its stage), and counts there until it was put behind the rest.
+
+Of an executor with several runs at a time the descriptors have an area of their own, as nobody knows who writes there. What was written
+while a run was in user code is among the last words of that run, and of the others.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ _HALF_LEAST: Final = 1_024
 # Words of the head. BITS: twice how many bytes there were, plus 1 after an odd number of stages: so both change at once.
 # INTENT: how many there will be in a moment; what that overwrites counts no more. TAKEN: 0, or the token that it was taken for, plus 1.
 # STAGED: the lowest of BITS, once what is in the stage has been added.
-(L_BITS, L_INTENT, L_TAKEN, L_STAGED) = range(4)
+# SINCE: of a place, how much was written to the descriptor when the run in it was entered. PASSED: how much of that was passed on.
+(L_BITS, L_INTENT, L_TAKEN, L_STAGED, L_SINCE, L_PASSED) = range(6)
 
 
 def half_of(places: int) -> int:
@@ -77,6 +81,14 @@ class LastWords:
         if staged:
             self.stage[: len(data)] = bytes(len(data))
 
+    def since(self, shared: LastWords) -> None:
+        """A run is about to be entered: what is written to the descriptor from now on may be its own."""
+        self._head[L_SINCE] = shared._head[L_BITS] >> 1
+
+    def passed(self) -> None:
+        """All that there is was passed on to where the descriptor led before."""
+        self._head[L_PASSED] = self._head[L_BITS] >> 1
+
     def taken(self, token: int) -> None:
         """It was taken, for the run that was entered with this token; it stays until there is something else, in case that run is lost."""
         self._head[L_TAKEN] = token + 1
@@ -104,4 +116,19 @@ def read(area: bytes | bytearray, half: int, token: int) -> Tape:
     return tape
 
 
-__all__ = ["ALONE_BYTES", "HALF", "STAGE_BYTES", "LastWords", "half_of", "read", "stream_bytes"]
+def word_of(area: bytes | bytearray, word: int) -> int:
+    """One word of the head of an area; not negative."""
+    with memoryview(area)[:HEAD_BYTES] as raw, raw.cast("q") as head:
+        return max(0, head[word])
+
+
+def behind(tape: Tape, start: int) -> bytes:
+    """What is kept of what comes behind the first `start` bytes, with a mark where some was left out."""
+    found = Tape(OUTPUT_MAX)
+    for at, data in tape.pieces():
+        if at + len(data) > start:
+            found.add_at(max(0, at - start), data[max(0, start - at) :])
+    return found.text()[0]
+
+
+__all__ = ["ALONE_BYTES", "HALF", "L_PASSED", "L_SINCE", "STAGE_BYTES", "LastWords", "behind", "half_of", "read", "stream_bytes", "word_of"]

@@ -32,8 +32,7 @@ _ENTRY: Final = (
 class Launched(NamedTuple):
     """A process, the caller's end of its socket, its file, and a descriptor that is readable when it has ended.
 
-    `outputs`: the reading ends of the pipes that are its descriptors 1 and 2; none where these are ours. They are the executor's to read
-    while it lives.
+    `outputs`: the reading ends of the pipes that are its descriptors 1 and 2. They are the executor's to read while it lives.
     """
 
     proc: subprocess.Popen[bytes]
@@ -98,7 +97,7 @@ class Launcher:
         """
         outputs: list[int] = []
         pipes: list[int] = []
-        for _ in range(0 if self._places else 2):
+        for _ in range(2):
             read, write = os.pipe2(os.O_CLOEXEC)
             undo.callback(os.close, read)
             passed.callback(os.close, write)

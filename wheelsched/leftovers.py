@@ -89,7 +89,7 @@ def kill_former_generation(workers_dir: str | os.PathLike[str], generation: int,
             time.sleep(0.01)  # these are no children of ours: nothing tells of their end
         file.look()
         if not file.cut:  # else nobody knows what was started
-            proofs[file.words[process.W_WORKER]] = Proof(file.started, file.calls, file.ended, file.printed())
+            proofs[file.words[process.W_WORKER]] = Proof(file.started, file.calls, file.ended, file.last_words()[0])
     for file in files:
         file.remove()
     return proofs

@@ -8,6 +8,7 @@ import select
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from . import process
@@ -56,6 +57,46 @@ class Captures:
         return found
 
 
+class PassedOn:
+    """Descriptors 1 and 2 of an executor with several runs at a time: what is written there goes on to where they led before."""
+
+    def __init__(self, file: process.StartedFile, pipes: str) -> None:
+        """`pipes`: see `Launcher`."""
+        self._shared = file.shared
+        self._to = (os.dup(1), os.dup(2))
+        ends = [int(fd) for fd in pipes.split(",")]
+        self._pipes = (_take_pipe(1, *ends[:2]), _take_pipe(2, *ends[2:]))
+        threading.Thread(target=self._pass_on, name="wheelsched-outputs", daemon=True).start()
+
+    def _pass_on(self) -> None:
+        poll = select.poll()
+        for fd in self._pipes:
+            poll.register(fd, select.POLLIN)
+        while True:
+            for fd, _ in poll.poll():
+                which = self._pipes.index(fd)
+                said = self._shared[which] if self._shared else None
+                data = b""
+                with suppress(BlockingIOError):
+                    data = self._read(fd, said)
+                while data:
+                    try:
+                        data = data[os.write(self._to[which], data) :]
+                    except OSError:  # nobody is there to read it
+                        break
+                if said is not None:
+                    said.passed()
+
+    @staticmethod
+    def _read(fd: int, said: LastWords | None) -> bytes:
+        if said is None:
+            return os.read(fd, PIPE_BYTES)
+        stage = said.expect()
+        data = bytes(stage[: os.readv(fd, [stage])])
+        said.add(data, staged=True)
+        return data
+
+
 class Outputs(Captures):
     """Descriptors 1 and 2, and sys.stdout and sys.stderr, of this process.
 
@@ -69,22 +110,11 @@ class Outputs(Captures):
         self._lock = threading.Lock()
         self._poll = select.poll()
         ends = [int(fd) for fd in pipes.split(",")]
-        self.pipes = (self._pipe(1, *ends[:2]), self._pipe(2, *ends[2:]))
+        self.pipes = (_take_pipe(1, *ends[:2]), _take_pipe(2, *ends[2:]))
+        for fd in self.pipes:
+            self._poll.register(fd, select.POLLIN)
         self.quick_ns = self._calibrate()
         self.install()
-
-    def _pipe(self, fd: int, read: int, write: int) -> int:
-        import fcntl  # noqa: PLC0415 - once
-
-        try:
-            fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        except PermissionError:
-            os.write(2, b"wheelsched: executor: output pipes of the default size only\n")
-        os.set_inheritable(read, False)  # children write here, and read nothing
-        os.dup2(write, fd)
-        os.close(write)
-        self._poll.register(read, select.POLLIN)
-        return read
 
     def _calibrate(self) -> int:
         """Most of the time of the quickest write to a pipe: a call that took less has written to no descriptor, nor printed."""
@@ -116,3 +146,17 @@ class Outputs(Captures):
             capture.dirty = True
             with self._lock:
                 capture.fill(fd)
+
+
+def _take_pipe(fd: int, read: int, write: int) -> int:
+    """Have this descriptor lead into a pipe; its reading end."""
+    import fcntl  # noqa: PLC0415 - once
+
+    try:
+        fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    except PermissionError:
+        os.write(2, b"wheelsched: executor: output pipes of the default size only\n")
+    os.set_inheritable(read, False)  # children write here, and read nothing
+    os.dup2(write, fd)
+    os.close(write)
+    return read

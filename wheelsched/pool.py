@@ -32,6 +32,7 @@ from .builtin import Allowed
 from .executors import Executor, Exited, Place, error_of, how_ended, outcome_of, text_of, too_long
 from .launch import Launcher
 from .leftovers import kill_commands
+from .messages import pass_on
 from .model import KILL_GRACE_US, LEASE_US, NEVER, START_US, US, Outcome
 from .reaper import Reaper
 from .starts import CanNotStartError, Spare, Starts
@@ -400,7 +401,10 @@ class Pool:
         outcome = outcomes.get(started, Outcome.LOST)
         text, said = text_of(executor, status, outcome, how), executor.file.text
         ended, calls, cut = executor.file.ended, executor.file.calls, executor.file.cut
-        begun_us, printed = {token: since for _, token, since in inside}, executor.file.printed(executor.outputs)
+        begun_us = {token: since for _, token, since in inside}
+        printed, left = executor.file.last_words(executor.outputs)
+        for fd, data in enumerate(left, 1):
+            pass_on(data, fd)
         failed = not executor.begun and not executor.unwanted and not executor.once
         can_not_import = bool(executor.file.words[process.W_IMPORT]) and not executor.once and not self.starts.ever
         if failed:

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .kept import AREA_BYTES, Kept
 from .kept_log import LOG_BYTES, LOG_HEAD_BYTES, KeptLog
-from .last_words import LastWords, half_of, stream_bytes
+from .last_words import ALONE_BYTES, HALF, LastWords, half_of, stream_bytes
 from .model import OUTPUT_MAX, US
 from .tape import STREAMS, Tape
 
@@ -67,6 +67,7 @@ W_KEPT2: Final = 27  # as W_KEPT, of the second area
 W_LOG: Final = 29  # as W_KEPT and W_KEPT2, of an executor with several runs at a time
 W_LOG2: Final = 30
 W_SAID: Final = 28  # byte offset of the areas of what is printed: two of each place; 0: none
+W_SHARED: Final = 31  # likewise, of both descriptors of an executor with several runs at a time
 
 
 def text_sum(text: str) -> str:
@@ -101,6 +102,7 @@ class StartedFile:
                     self.words[word] = at
                     at += _kept_bytes(places)
                 self.words[W_SAID] = at
+                self.words[W_SHARED] = at + len(STREAMS) * places * stream_bytes(places)
             self.words[W_VERSION] = VERSION
             self.words[W_MAGIC] = MAGIC
         elif self.words[W_MAGIC] != MAGIC or self.words[W_VERSION] != VERSION:
@@ -109,6 +111,7 @@ class StartedFile:
         with memoryview(self._map) as whole:
             self.kept = [Kept(whole[at : at + AREA_BYTES]) for at in kept_at(self.words, size)]
             self.log = KeptLog([whole[at : at + _LOG_BYTES] for at in log_at(self.words, size)])
+            self.shared = [LastWords(whole[at : at + ALONE_BYTES], HALF) for at in shared_at(self.words, size)]
         self.said = self._said(size)  # of each place: stdout and stderr, or nothing
         first, count = FILE_BYTES // 8, min(self.words[W_PLACES], (size - FILE_BYTES) // 8 // PLACE_WORDS)
         places_at = range(first, first + count * PLACE_WORDS, PLACE_WORDS)
@@ -163,7 +166,7 @@ class StartedFile:
         if hasattr(self, "log"):
             self.log.close()
         said: list[list[LastWords]] = getattr(self, "said", [])
-        for streams in said:
+        for streams in [*said, getattr(self, "shared", [])]:
             for stream in streams:
                 stream.close()
         self._map.close()
@@ -191,10 +194,16 @@ def said_at(words: memoryview, size: int) -> list[int]:
     return [at + one * i for i in range(count)] if at > 0 and at + one * count <= size else []
 
 
+def shared_at(words: memoryview, size: int) -> list[int]:
+    """Byte offsets of the areas of what is written to the descriptors that all runs share; none where each has them for itself."""
+    at = words[W_SHARED] if words[W_PLACES] else 0
+    return [at, at + ALONE_BYTES] if 0 < at <= size - len(STREAMS) * ALONE_BYTES else []
+
+
 def _allocate(fd: int, places: int) -> None:
     """Room for a started file: a full disk shows here, not as SIGBUS later. Without room for what is kept of runs, nothing is."""
     least = FILE_BYTES + 8 * PLACE_WORDS * places
-    said = len(STREAMS) * max(1, places) * stream_bytes(places)
+    said = len(STREAMS) * (places * stream_bytes(places) + ALONE_BYTES)
     try:
         os.posix_fallocate(fd, 0, _whole(least + 2 * _kept_bytes(places) + said))
     except OSError as e:

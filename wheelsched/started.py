@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 from . import process
 from .kept import AREA_BYTES, Kept
 from .kept_log import LOG_BYTES, LOG_HEAD_BYTES, read_log
-from .last_words import half_of, read, stream_bytes
-from .model import OUTPUT_MAX
+from .last_words import ALONE_BYTES, HALF, L_PASSED, L_SINCE, behind, half_of, read, stream_bytes, word_of
 from .tape import STREAMS, Piece, Tape
 
 if TYPE_CHECKING:
@@ -72,6 +71,7 @@ class SeenFile:
         count = max(0, min(head[process.W_PLACES], (self._size - process.FILE_BYTES) // _HEAD_BYTES))
         self._kept_at, self._log_at = process.kept_at(head, self._size), process.log_at(head, self._size)
         self._said_at, self._several = process.said_at(head, self._size), head[process.W_PLACES]
+        self._shared_at = process.shared_at(head, self._size)
         self._skips = head[process.W_SKIPS]
         self.cut = False  # it is shorter than it was
         # User code can write here too, so what tells whose file it is is read once, before there is any.
@@ -174,27 +174,47 @@ class SeenFile:
                 continue
         return found
 
-    def printed(self, pipes: Sequence[int] = ()) -> dict[int, list[Piece]]:
-        """{token: what was printed} of those in user code, once the executor is gone; of a batch handler's call under its first token.
-        What is left in the `pipes` of an executor with one run at a time (see Launched) belongs to that run. Empty without room for it.
+    def last_words(self, pipes: Sequence[int] = ()) -> tuple[dict[int, list[Piece]], list[bytes]]:
+        """Once the executor is gone: ({token: what was printed} of those in user code, of a batch handler's call under its first token;
+        what nobody has passed on of what was printed by no run, by stream). `pipes`: see Launched. Both are empty without room for it.
+
+        The descriptors of an executor with several runs at a time are everybody's: what was written there is told of each run in user code.
         """
         found: dict[int, list[Piece]] = {}
-        for i, place in enumerate(self.places if self._said_at else ()):
-            token, since = place.inside()
-            if since:
-                tapes = [self._tape(at, token) for at in self._said_at[len(STREAMS) * i :][: len(STREAMS)]]
-                for pipe, tape in zip(pipes, tapes, strict=False):
-                    process.drain(pipe, tape)
-                pieces = [Piece(name, *piece) for name, tape in zip(STREAMS, tapes, strict=True) for piece in tape.pieces()]
-                if pieces:
-                    found[place.words[process.W_FIRST] or token] = pieces
+        alone = not self._several
+        if not self._said_at or not (alone or self._shared_at):
+            return found, []
+        inside = [(i, place, place.inside()[0]) for i, place in enumerate(self.places) if place.inside()[1]]
+        common = [self._area(at, ALONE_BYTES) for at in (self._said_at if alone else self._shared_at)]
+        tapes = [read(area, HALF, inside[0][2] if alone and inside else -1) for area in common]
+        for pipe, tape in zip(pipes, tapes, strict=False):
+            process.drain(pipe, tape)
+        for i, place, token in inside:
+            told = tapes if alone else self._with_shared(i, token, tapes, len(inside))
+            pieces = [Piece(name, *piece) for name, tape in zip(STREAMS, told, strict=True) for piece in tape.pieces()]
+            if pieces:
+                found[place.words[process.W_FIRST] or token] = pieces
+        left = [behind(tape, word_of(area, L_PASSED)) for area, tape in zip(common, tapes, strict=True)]
+        return found, [] if alone and inside else left
+
+    def _with_shared(self, place: int, token: int, shared: list[Tape], inside: int) -> list[Tape]:
+        """What the run in this place has printed, and what was written to the descriptors meanwhile."""
+        size, found = stream_bytes(self._several), []
+        for i, at in enumerate(self._said_at[len(STREAMS) * place :][: len(STREAMS)]):
+            area = self._area(at, size)
+            tape = read(area, half_of(self._several), token)
+            rest = behind(shared[i], word_of(area, L_SINCE))
+            if rest and inside > 1:
+                tape.add(f"wheelsched: written to descriptor {i + 1} by any of the {inside} runs in this process:\n".encode())
+            tape.add(rest)
+            found.append(tape)
         return found
 
-    def _tape(self, at: int, token: int) -> Tape:
+    def _area(self, at: int, size: int) -> bytearray:
         try:
-            return read(self._read(at, stream_bytes(self._several)), half_of(self._several), token)
+            return self._read(at, size)
         except (OSError, ValueError):  # it was cut short
-            return Tape(OUTPUT_MAX)
+            return bytearray(size)
 
     @property
     def calls(self) -> list[tuple[int, int]]:

@@ -330,12 +330,12 @@ def _executor(mode: str, sock: socket.socket, file: process.StartedFile, log: Te
     from .crew import Crew  # noqa: PLC0415 - and with it asyncio, for the modes that need it
 
     if mode == "thread":
-        return Crew(sock, file, log, name, wear, loop=None)
+        return Crew(sock, file, log, name, wear, loop=None, pipes=pipes)
     import asyncio  # noqa: PLC0415
 
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
-    return Crew(sock, file, log, name, wear, loop=loop)
+    return Crew(sock, file, log, name, wear, loop=loop, pipes=pipes)
 
 
 def main(argv: list[str]) -> int:
