@@ -73,6 +73,8 @@ class Trials:
         lines = self.known.get(change.path, {})
         if change.inside:
             tests = next((lines[str(n)] for n in range(change.lines[1], change.lines[0] - 1, -1) if str(n) in lines), [])
+            if not tests:  # a process that is killed does not tell what it reached: the tests that reach some line of the file
+                tests = sorted(set().union(*lines.values()), key=self.known["took"].__getitem__)
         else:  # a constant: the lines that name it
             name = Path(change.path).read_text().splitlines()[change.lines[0] - 1].split("=")[0].split(":")[0].strip()
             users = [(p, str(n)) for p in self.known if p != "took" for n, line in enumerate(Path(p).read_text().splitlines(), 1)
