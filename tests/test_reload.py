@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import threading
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -116,7 +119,7 @@ def test_a_signal_does_the_same_and_says_so(world):
         assert versions(ws) == {1}
         world.write(CODE.format(version=4))
         server.process.send_signal(signal.SIGHUP)
-        wait_for(lambda: "reload: 1 workers have the new code" in server.log.read_text(), "the reload")
+        wait_for(lambda: "reload: 1 worker has the new code" in server.log.read_text(), "the reload")
         assert versions(ws) == {4}
         world.write("1 / 0")
         server.process.send_signal(signal.SIGHUP)
@@ -196,7 +199,7 @@ def test_a_reload_replaces_what_is_not_there_yet():
     engine.sessions[2] = SimpleNamespace(worker=2, tasks=["v"])
     reload.step([1, 2], stopping=False)
     assert killed == [1]
-    assert log[-1].startswith("reload: 1 workers have the new code")
+    assert log[-1].startswith("reload: 1 worker has the new code")
 
 
 def test_a_reload_where_all_have_ended_meanwhile_says_so():
@@ -215,3 +218,27 @@ def test_who_may_not_and_where_there_is_nothing_to_reload(world):
     server = world("--grant", "admin=nobody", workers=0)
     with server.client() as ws, pytest.raises((FailedPreconditionError, PermissionDeniedError), match="no worker processes"):
         ws.reload()
+
+
+def test_n_a6_a_reload_imports_from_where_the_folders_name_leads_by_then(serving, short_tmp):
+    for number in (1, 2):
+        (short_tmp / f"r{number}").mkdir()
+        (short_tmp / f"r{number}" / "app.py").write_text(f"from wheelsched import task\n@task('app.version')\ndef version(): return {number}\n")
+    current = short_tmp / "current"
+    current.symlink_to(short_tmp / "r1")
+    here = Path.cwd()
+    os.chdir(current)
+    try:
+        server = serving("--tasks", "app", workers=1, env={"PWD": str(current), "PYTHONDONTWRITEBYTECODE": "1"})
+    finally:
+        os.chdir(here)
+    with server.client() as ws:
+        assert ws.enqueue(Call("app.version")).result(timeout=60) == 1
+        current.unlink()
+        current.symlink_to(short_tmp / "r2")
+        shutil.rmtree(short_tmp / "r1")
+        done = ws.reload()
+        assert done.folder == f"{current}, which is {short_tmp / 'r2'}"
+        assert done.finishing == 0, "an idle worker has nothing to finish"
+        assert ws.enqueue(Call("app.version")).result(timeout=60) == 2
+    assert f"reload: 1 worker has the new code, from {current}, which is {short_tmp / 'r2'}" in server.log.read_text()

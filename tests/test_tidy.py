@@ -24,7 +24,7 @@ HOUSE = [
     (2, True, "state* lasts elapsed touched bygone decided memory forgetting doubles engine* reads history turn specs spans due misfire overlap chains alarms expiry retime changes attempts why occurrences queues"),
     (2, True, "served differences commands workers sessions endings retries beats live stale run_commands enqueues groups sweeps cancels dead admin_commands put apply arguments rights forecast*"),
     (3, True, "views views_time views_forecast views_queues views_runs verbs verbs_time verbs_queues verbs_runs verbs_jobs jobs_text bulk bulk_runs staging"),
-    (3, False, "journal journal_* postgres pool executors process started starts launch reaper leftovers rolling slots worker worker_folder wire crew execution loops surroundings outputs kept_log usage external tasks packages places"),
+    (3, False, "journal journal_* postgres pool executors process started starts launch reaper leftovers rolling slots worker worker_folder wire crew execution loops surroundings outputs kept_log usage external tasks packages places ext"),
     (3, False, "hooks wear forks messages builtin builtin_*"),
     (3, False, "__init__ client client_runs aclient aclient_runs session transport atransport"),
     (4, True, "testing inline"),
@@ -32,7 +32,7 @@ HOUSE = [
     (3, True, "verbs_events views_events verbs_dead verbs_logs"),
     (0, True, "tape limits"),
     (4, True, "testing_reads"),
-    (4, False, "headroom server* boot clock connections grants keeper storage testing_plugin peers intake listener"),
+    (4, False, "headroom server* boot clock connections grants keeper storage testing_plugin testing_transport peers intake listener"),
     (5, False, "__main__ cli cli.* web web.* demo bench"),
 ]
 IMPURE = {"time", "random", "os", "socket", "asyncio", "threading", "subprocess", "logging", "lmdb", "psycopg",
@@ -42,7 +42,7 @@ OWNERS = {"lmdb": "journal*", "psycopg": "postgres"}
 BANNED = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "multiprocessing"}
 LIGHT = ["__init__", "client", "aclient", "bulk", "worker", "tasks", "hooks", "session", "transport", "atransport", "verbs", "verbs_time", "views",
          "views_time", "views_forecast", "verbs_queues", "views_queues", "verbs_runs", "views_runs", "bulk_runs", "client_runs", "aclient_runs",
-         "verbs_events", "views_events", "verbs_dead", "verbs_logs", "verbs_jobs", "jobs_text", "places"]
+         "verbs_events", "views_events", "verbs_dead", "verbs_logs", "verbs_jobs", "jobs_text", "places", "ext"]
 HEAVY = ["engine*", "state*", "journal*", "memory_journal", "postgres", "commands", "workers", "reads", "history",
          "server*", "_[a-z]*"]
 NO_CALLS = re.compile(r"(?:open|print|input|(?:.*\.)?date(?:time)?\.(?:now|utcnow|today))$")  # in a pure module

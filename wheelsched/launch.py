@@ -29,6 +29,23 @@ _ENTRY: Final = (
 )
 
 
+def named_folder() -> str:
+    """The working folder by the name that it was entered by. `current` of a deployment is a link: after the next one it leads elsewhere,
+    and the folder itself is the old one still.
+    """
+    named = os.environ.get("PWD", "")
+    try:
+        return named if named and Path(named).samefile(".") else str(Path.cwd())
+    except OSError:
+        return ""  # it is gone
+
+
+def told_folder(named: str) -> str:
+    """A folder that code is imported from, in words: with what it leads to, if it is a link."""
+    real = os.path.realpath(named)
+    return named if real == named else f"{named}, which is {real}"
+
+
 class Launched(NamedTuple):
     """A process, the caller's end of its socket, its file, and a descriptor that is readable when it has ended.
 
@@ -57,6 +74,7 @@ class Launcher:
         self._generation = generation
         self._boot_id = boot_id
         self._grace_us = grace_us
+        self.code = named_folder()  # executors import from there, by its name
 
     def launch(self, worker: int, said: str) -> Launched:
         """A process for this worker number; `said`: see `Starts`. CanNotStartError, and then nothing of it is left."""
@@ -82,7 +100,7 @@ class Launcher:
             argv = [sys.executable, "-c", _ENTRY, _ROOT, str(theirs.fileno()), file.path, str(os.getpid()), *self._argv, said]
             proc = subprocess.Popen(  # noqa: S603 - our own interpreter
                 [*argv, ",".join(map(str, pipes)), *self._modules], pass_fds=[theirs.fileno(), *pipes], stdin=subprocess.DEVNULL,
-                start_new_session=True, env={**os.environ, process.MARK: file.mark},
+                start_new_session=True, env={**os.environ, process.MARK: file.mark}, cwd=self.code if Path(self.code).is_dir() else None,
             )
         undo.callback(_end, proc)
         file.put(process.W_BEGUN, process.begun_ticks(proc.pid))

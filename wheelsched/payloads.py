@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
@@ -70,8 +71,8 @@ class Exts:
                 raise InvalidArgumentError(f"ext: there are two of code {ext.code} or of {ext.type.__name__}")
 
     def find(self, kind: type) -> Ext | None:
-        """That of a type."""
-        return self._by_type.get(kind)
+        """That of a type; an Ext of Enum is that of all its kinds."""
+        return self._by_type.get(kind) or (self._by_type.get(Enum) if issubclass(kind, Enum) else None)
 
     def decode(self, code: int, data: bytes) -> Any:
         """The value of an extension type, to decode by. PayloadError for a code that is not known here, and when `decode` fails."""

@@ -13,7 +13,7 @@ from .errors import ConfigError, InvalidArgumentError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["SCHEME", "advice", "check_path", "default_socket_path", "find_socket", "server_pid"]
+__all__ = ["SCHEME", "advice", "check_path", "default_socket_path", "find_socket", "is_known", "server_pid"]
 
 SOCKET_PATH_MAX: Final = 107  # bytes; the kernel's limit
 SCHEME: Final = "unix://"
@@ -56,6 +56,11 @@ def find_socket() -> str:
     if os.environ.get("WHEELSCHED_SOCKET"):
         return default_socket_path()
     return next((place for place in _places() if _alive(place)), None) or default_socket_path()
+
+
+def is_known(path: str) -> bool:
+    """Is it where a client looks that is told no path?"""
+    return path == default_socket_path() or path in _places()
 
 
 def advice(path: str) -> str:

@@ -30,7 +30,7 @@ import numpy as np
 from . import process
 from .builtin import Allowed
 from .executors import Executor, Exited, Place, error_of, how_ended, outcome_of, text_of, too_long
-from .launch import Launcher
+from .launch import Launcher, told_folder
 from .leftovers import kill_commands
 from .messages import pass_on
 from .model import KILL_GRACE_US, LEASE_US, NEVER, START_US, US, Outcome
@@ -225,6 +225,11 @@ class Pool:
             executor.look()
 
     # Watching
+
+    @property
+    def code_folder(self) -> str:
+        """Where executors import from, in words."""
+        return told_folder(self._launcher.code)
 
     def wake_at_mono_us(self) -> int:
         """When `poll` has something to do, if nothing else happens; NEVER for not at all."""

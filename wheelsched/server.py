@@ -61,7 +61,7 @@ class Server:
         self.keeper = keeper
         self.engine = engine
         self.forecasts = Forecasts(engine, self._log)
-        self.reload = Reload(engine, self._spawn_newcomer, pool.kill, self._log)
+        self.reload = Reload(engine, self._spawn_newcomer, pool.kill, self._log, lambda: pool.code_folder)
         self.readers = Readers(engine.state, keeper, self._log)
         self.pool = pool
         self.listener = listener

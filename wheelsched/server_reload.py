@@ -19,10 +19,14 @@ if TYPE_CHECKING:
 class Reload(Rolling):
     """The reload that is under way, if one is."""
 
-    def __init__(self, engine: Engine, spawn: Callable[[], int], kill: Callable[[int, str], None], log: Callable[[str], None]) -> None:
-        """`spawn`, `kill`: as for Rolling."""
+    def __init__(
+        self, engine: Engine, spawn: Callable[[], int], kill: Callable[[int, str], None], log: Callable[[str], None],
+        folder: Callable[[], str] = str,
+    ) -> None:
+        """`spawn`, `kill`: as for Rolling. `folder`: where the code is imported from, in words."""
         super().__init__(spawn, lambda worker: workers.retire(engine, worker), kill, log)
         self._engine = engine
+        self._folder = folder
         self._askers: list[tuple[int, int, int]] = []  # connection, request, uid
         self.failure: dict[str, Any] | None = None  # of the last one, when the old code went on: text, at_us
 
@@ -68,8 +72,11 @@ class Reload(Rolling):
     def over(self, fresh: int) -> None:
         """As for Rolling."""
         self.failure = None
-        result = {"workers": fresh, "finishing": len(self._engine.retiring)}
-        self._log(f"reload: {fresh} workers have the new code; {result['finishing']} end when they have finished what they have")
+        state = self._engine.state
+        busy = sum(1 for worker in self._engine.retiring if worker in state.workers and state.runs.list_len(state.workers[worker].list_id))
+        result = {"workers": fresh, "finishing": busy, "folder": self._folder()}
+        rest = f"; {busy} {'ends' if busy == 1 else 'end'} when what {'it has' if busy == 1 else 'they have'} is finished" if busy else ""
+        self._log(f"reload: {fresh} worker{' has' if fresh == 1 else 's have'} the new code, from {result['folder']}{rest}")
         for conn, request, _ in self._askers:
             self._engine.reply(conn, protocol.encode_ok(request, result))
         self._askers.clear()

@@ -207,9 +207,12 @@ def _two(one: Any, other: Any, name: str) -> str:
 
 
 def load_exts(modules: Iterable[str], more: Iterable[Ext] = ()) -> Exts:
-    """The Exts that are variables of modules, and more. InvalidArgumentError for two of one code or one type."""
-    found = [value for module in modules for value in vars(import_module(module)).values() if isinstance(value, Ext)]
-    return Exts([*found, *more])
+    """The Exts that are variables of modules, or in a tuple of Exts that is one (`STANDARD`), and more. InvalidArgumentError for two of one
+    code or one type.
+    """
+    values = [value for module in modules for value in vars(import_module(module)).values()]
+    many = [value for value in values if isinstance(value, tuple) and value and all(isinstance(one, Ext) for one in value)]
+    return Exts([*(value for value in values if isinstance(value, Ext)), *(one for some in many for one in some), *more])
 
 
 class Batch:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from . import history, protocol, sessions
@@ -37,11 +38,12 @@ from .zonedata import load_zone
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import datetime
-    from types import ModuleType, TracebackType
+    from types import TracebackType
     from typing import Self
 
     from .payloads import Ext
     from .session import Ask
+    from .testing_transport import SimAsyncClient
     from .views_events import EventPage
 
 __all__ = ["SimClient", "SimRun", "Simulator"]
@@ -125,13 +127,14 @@ class Simulator:
     that arguments and results may hold, beside those in the modules.
     """
 
-    def __init__(self, start: Any = "2026-01-01T00:00:00Z", modules: Iterable[str | ModuleType] = (), *,
+    def __init__(self, start: Any = "2026-01-01T00:00:00Z", modules: str | ModuleType | Iterable[str | ModuleType] = (), *,
                  tasks: Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]] = (), ext: Iterable[Ext] = ()) -> None:
         """InvalidArgumentError for a start without a time zone; ImportError for a module that can't be imported."""
         self.now_us = parse_instant(start, "start")  # the wall clock
         self._mono_us = 0
         self.journal = MemoryJournal()
-        names = [m if isinstance(m, str) else m.__name__ for m in modules]
+        given: Iterable[str | ModuleType] = [modules] if isinstance(modules, str | ModuleType) else modules
+        names = [m if isinstance(m, str) else m.__name__ for m in given]
         found = _collected(names, tasks)
         self.exts = load_exts(names, ext)
         self.client = SimClient(self)
@@ -146,6 +149,13 @@ class Simulator:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+    @property
+    def async_client(self) -> SimAsyncClient:
+        """A client for asyncio: the face of AsyncClient on this simulator."""
+        from .testing_transport import SimAsyncClient  # noqa: PLC0415 - for who tests coroutines
+
+        return SimAsyncClient(self)
 
     def close(self) -> None:
         """Give everything back. Later calls raise FailedPreconditionError."""

@@ -20,15 +20,22 @@ if TYPE_CHECKING:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Name the mark."""
-    config.addinivalue_line("markers", "wheelsched(modules=..., tasks=..., start=...): arguments of the fixture `wheelsched`")
+    text = "wheelsched(modules=..., tasks=..., start=..., connections=False): arguments of the fixture `wheelsched`"
+    config.addinivalue_line("markers", text)
 
 
 @pytest.fixture(name="wheelsched")
 def simulator(request: pytest.FixtureRequest) -> Iterator[Simulator]:
-    """A Simulator with the arguments of the mark `wheelsched`."""
+    """A Simulator with the arguments of the mark `wheelsched`. Each Client() and AsyncClient() of the test is a client of it, and clients
+    with another path are refused, unless the mark says `connections=True`.
+    """
     from .testing import Simulator  # noqa: PLC0415 - a pytest run that needs no scheduler should not load one
+    from .testing_transport import redirect  # noqa: PLC0415 - as above
 
     mark = request.node.get_closest_marker("wheelsched")
-    options: dict[str, Any] = {} if mark is None else mark.kwargs
-    with Simulator(**options) as sim:
+    options: dict[str, Any] = {} if mark is None else dict(mark.kwargs)
+    connections = options.pop("connections", False)
+    with Simulator(**options) as sim, pytest.MonkeyPatch.context() as patch:
+        if not connections:
+            redirect(sim, patch)
         yield sim

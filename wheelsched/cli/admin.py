@@ -105,7 +105,9 @@ def reload() -> None:
     Workers outside of the server (`wheelsched worker`) are not touched: start new ones, then stop the old by SIGTERM.
     """
     done = shell().client.reload()
-    rest = f"; {number(done.finishing)} finish what they have on the old one" if done.finishing else ""
+    ends = "finishes what it has" if done.finishing == 1 else "finish what they have"
+    rest = f", from {done.folder}" if done.folder else ""
+    rest += f"; {number(done.finishing)} {ends} on the old one" if done.finishing else ""
     have = "has" if done.workers == 1 else "have"
     show_one(shell(), done.to_dict(), lambda: [f"{counted(done.workers, 'worker')} {have} the new code{rest}"])
 
