@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not CHECKOUT, reason="no checkout here: only the
 # (floor, pure, modules): the picture in README.md, section Architecture. A name may end with * (parts of a split file).
 HOUSE = [
     (0, True, "errors model policies config lags _wheel* _table* _rows* _hash* _jobs* _run _runs* _runrows* _runturns _ready _cron* _forecast*"),
-    (1, True, "cron lint tzif zonedata schedule schedules grids calendars jitter ids records protocol checks verdicts returned definition"),
+    (1, True, "cron lint tzif zonedata schedule schedules grids calendars jitter ids records protocol checks verdicts returned definition bounds"),
     (1, True, "payloads redact memory_journal kept last_words ownership globs"),
     (2, True, "state* lasts elapsed touched bygone decided memory forgetting doubles engine* reads history turn specs spans due misfire overlap chains alarms expiry retime changes attempts why occurrences queues"),
     (2, True, "served differences commands workers sessions endings retries beats live stale run_commands enqueues groups sweeps cancels dead admin_commands put apply arguments rights forecast*"),

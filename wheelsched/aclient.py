@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from . import verbs_queues
 from .aclient_runs import AsyncRunCalls
 from .atransport import AsyncTransport
+from .bounds import span
 from .bulk import put_many_flow
 from .client import RETRY_FOR_S, TIMEOUT_S, WAIT_GRACE_S, clock_offset, user_name
 from .errors import NotFoundError, WheelschedError
@@ -97,7 +98,14 @@ class AsyncListing(Generic[T]):
         self._pages = pages
 
     def __repr__(self) -> str:
-        return f"<AsyncListing of {self._pages().verb}: not asked for yet; iterate over it with `async for`>"
+        return f"<AsyncListing of {self._pages().verb}: not asked for yet; iterate over it with `async for`, or await it for a list>"
+
+    def __await__(self) -> Generator[Any, None, list[T]]:
+        """All of it, as a list."""
+        return self._all().__await__()
+
+    async def _all(self) -> list[T]:
+        return [item async for item in self]
 
     async def __aiter__(self) -> AsyncIterator[T]:
         pages = self._pages()
@@ -222,8 +230,8 @@ class AsyncClient(AsyncRunCalls, AsyncJobVerbs, AsyncEventVerbs, AsyncDeadVerbs,
     ) -> AsyncListing[AsyncRun]:
         """As Client.runs."""
         pages = self._verbs.runs(
-            job, state, since=since, until=until, task=task, queue=queue, namespace=namespace, skipped=skipped, late=late, newest=newest,
-            limit=limit,
+            job, state, **span(since, until, self._now_us), task=task, queue=queue, namespace=namespace, skipped=skipped, late=late,
+            newest=newest, limit=limit,
         )
         return self._listing(pages, timeout)
 
@@ -345,6 +353,9 @@ class AsyncClient(AsyncRunCalls, AsyncJobVerbs, AsyncEventVerbs, AsyncDeadVerbs,
 
     def _listing(self, pages: Callable[[], Pages[T]], timeout: Any) -> AsyncListing[T]:
         return AsyncListing(lambda ask: self._do(ask, timeout), pages)
+
+    def _now_us(self) -> int:
+        return time.time_ns() // 1_000 + round(self.clock_offset.total_seconds() * 1e6)
 
     async def _do(self, ask: Ask[T], timeout: Any) -> T:
         return await self._transport.finish(self._transport.begin(ask), call_seconds(timeout, self._timeout))

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from . import verbs_runs
+from .bounds import coming
 from .bulk_runs import enqueue_many_flow, group_flow
 from .policies import tells_policies
 from .views_runs import Group
@@ -36,6 +37,10 @@ class AsyncRunCalls(ABC):
         """The answer to a question."""
 
     @abstractmethod
+    def _now_us(self) -> int:
+        """As Client._now_us."""
+
+    @abstractmethod
     async def _carry_out(self, flow: Generator[tuple[str, Any], Any, T], timeout: Any) -> T:
         """The result of a flow of questions."""
 
@@ -58,7 +63,8 @@ class AsyncRunCalls(ABC):
     ) -> AsyncRun:
         """As Client.enqueue."""
         ask = verbs_runs.enqueue(
-            self._verbs.read_run, call, policies, delay=delay, at=at, key=key, unique=unique, namespace=namespace, exts=self._verbs.exts
+            self._verbs.read_run, call, policies, delay=delay, at=coming(at, "at", self._now_us), key=key, unique=unique,
+            namespace=namespace, exts=self._verbs.exts,
         )
         run = await self._do(ask, call_timeout)
         return run if run.known else (await self.run(run.id, timeout=call_timeout)).answers(run)

@@ -22,6 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from . import verbs_queues
+from .bounds import span
 from .bulk import put_many_flow
 from .client_runs import RunCalls
 from .errors import NotFoundError, WheelschedError
@@ -248,8 +249,8 @@ class BaseClient(RunCalls, JobVerbs, EventVerbs, DeadVerbs, LogVerbs):
         `skipped`: with the occurrences that made no run. `late`: only the runs that are marked late (see `late_after` of put).
         """
         pages = self._verbs.runs(
-            job, state, since=since, until=until, task=task, queue=queue, namespace=namespace, skipped=skipped, late=late, newest=newest,
-            limit=limit,
+            job, state, **span(since, until, self._now_us), task=task, queue=queue, namespace=namespace, skipped=skipped, late=late,
+            newest=newest, limit=limit,
         )
         return self._listing(pages, timeout)
 
@@ -449,6 +450,9 @@ class Client(BaseClient):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+    def _now_us(self) -> int:
+        return time.time_ns() // 1_000 + round(self.clock_offset.total_seconds() * 1e6)
 
     def _do(self, ask: Ask[T], timeout: Any) -> T:
         seconds = call_seconds(timeout, self._timeout)

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from . import verbs_runs
+from .bounds import coming
 from .bulk_runs import enqueue_many_flow, group_flow
 from .policies import tells_policies
 from .views_runs import Group
@@ -34,6 +35,10 @@ class RunCalls(ABC):
         """The answer to a question."""
 
     @abstractmethod
+    def _now_us(self) -> int:
+        """The server's wall clock, as far as it is known."""
+
+    @abstractmethod
     def _carry_out(self, flow: Generator[tuple[str, Any], Any, T], timeout: Any) -> T:
         """The result of a flow of questions."""
 
@@ -54,7 +59,8 @@ class RunCalls(ABC):
         call_timeout: Any = None,
         **policies: Any,
     ) -> Run:
-        """Run a call once: now, after `delay` (a duration) or at an instant. The same `key` gives the same run.
+        """Run a call once: now, after `delay` (a duration) or at an instant. The same `key` gives the same run:
+        `existing` says so, and `differs` that it has other arguments.
 
         A delay ends at an instant of the wall clock: where that is set back by an hour, the run waits for an hour more.
 
@@ -63,7 +69,8 @@ class RunCalls(ABC):
         in whatever way, is in nobody's way.
         """
         ask = verbs_runs.enqueue(
-            self._verbs.read_run, call, policies, delay=delay, at=at, key=key, unique=unique, namespace=namespace, exts=self._verbs.exts
+            self._verbs.read_run, call, policies, delay=delay, at=coming(at, "at", self._now_us), key=key, unique=unique,
+            namespace=namespace, exts=self._verbs.exts,
         )
         run = self._do(ask, call_timeout)
         return run if run.known else self.run(run.id, timeout=call_timeout).answers(run)

@@ -213,7 +213,9 @@ def enqueue(engine: Engine, cmd: Incoming) -> bytes:
     if unique:
         one.unique = identity(job, unique, payload, engine.state.specs[spec])
     (run_id,), (existing,) = make(engine, cmd, [one])
-    return done(engine, cmd, {**reads.run_or_stub(engine, run_id), "existing": existing})
+    row = engine.state.find_run(run_id) if existing else None
+    differs = {} if row is None or engine.state.runs.blobs(row)[0] == payload else {"differs": True}
+    return done(engine, cmd, {**reads.run_or_stub(engine, run_id), "existing": existing, **differs})
 
 
 def enqueue_many(engine: Engine, cmd: Incoming) -> bytes:

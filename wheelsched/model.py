@@ -223,6 +223,11 @@ OVERLAPS: Final = ("skip", "allow", "buffer_one", "buffer_latest", "buffer_all",
 UNIQUE_FIELDS: Final = ("task", "args", "queue", "concurrency_key")  # of an enqueued run, what may make its identity
 CATCHUPS: Final = ("latest", "earliest", "all", "skip")
 
+_METHODS: Final = (
+    "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY", "PURGE", "PROPFIND", "PROPPATCH", "MKCOL", "COPY", "MOVE",
+    "LOCK", "UNLOCK", "REPORT", "SEARCH",
+)
+_URL: Final = re.compile(r"https?://[^\s/?#]+", re.IGNORECASE)
 _UNITS: Final = {"ms": MS, "s": US, "m": 60 * US, "h": 3_600 * US, "d": 86_400 * US}
 _DURATION: Final = re.compile(r"(?:(\d+(?:\.\d+)?)(ms|s|m|h|d))", re.ASCII)
 _NAMESPACE: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
@@ -399,6 +404,20 @@ def Command(  # noqa: N802 - reads as a noun at the place of use
     return Call("command", list(argv), cwd=cwd, env=dict(env or {}), user=user, success_codes=list(success_codes), **more)
 
 
+def _check_request(method: Any, url: Any) -> None:
+    """PayloadError for a method that there is not, and for what is no URL of the web."""
+    if not isinstance(method, str) or method.upper() not in _METHODS:
+        from difflib import get_close_matches  # noqa: PLC0415 - for a slip
+
+        near = get_close_matches(str(method).upper(), _METHODS, 1)
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_METHODS)}"
+        raise PayloadError(f"Http: {str(method)[:40]!r} is no method: {hint}")
+    if not isinstance(url, str) or not _URL.match(url):
+        shown = str(url)[:60]
+        hint = f", such as https://{shown}" if isinstance(url, str) and "://" not in url else ""
+        raise PayloadError(f"Http: {shown!r} is no URL: http:// or https:// and a host are wanted{hint}")
+
+
 def Http(  # noqa: N802 - reads as a noun at the place of use
     method: str, url: str, *, json: Any = None, body: bytes | str | None = None, headers: dict[str, str] | None = None, timeout: Any = None,
     expect: list[int] | tuple[int, ...] | None = None, redirects: int = 0, sign: bool | None = None, max_body: int | None = None,
@@ -411,6 +430,7 @@ def Http(  # noqa: N802 - reads as a noun at the place of use
     at most 64 KiB). Addresses that are not public are refused unless the operator allows them. Secrets are best in headers: they are
     not shown in listings.
     """
+    _check_request(method, url)
     more: dict[str, Any] = {}  # what is not given is left out: a definition stays what it was
     if timeout is not None:
         more["timeout"] = format_duration(parse_duration(timeout, "timeout"))

@@ -13,7 +13,7 @@ from .errors import ConfigError, InvalidArgumentError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["SCHEME", "advice", "check_path", "default_socket_path", "find_socket", "is_known", "server_pid"]
+__all__ = ["SCHEME", "advice", "check_path", "default_socket_path", "find_socket", "is_known", "server_pid", "server_uid"]
 
 SOCKET_PATH_MAX: Final = 107  # bytes; the kernel's limit
 SCHEME: Final = "unix://"
@@ -116,10 +116,21 @@ def _alive(place: str) -> bool:
 
 def server_pid(path: str) -> int | None:
     """The process that listens at a path, as the kernel tells; None when that can't be told."""
+    found = _peer(path)
+    return None if found is None else found[0]
+
+
+def server_uid(path: str) -> int | None:
+    """Its user."""
+    found = _peer(path)
+    return None if found is None else found[1]
+
+
+def _peer(path: str) -> tuple[int, int] | None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as sock:
         try:
             sock.connect(path)
-            pid, _, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+            pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
         except OSError:
             return None
-    return int(pid)
+    return int(pid), int(uid)

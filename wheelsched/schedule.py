@@ -115,6 +115,8 @@ class Cron:
     hash_id: str | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.tz, str) and isinstance(getattr(self.tz, "key", None), str):  # a ZoneInfo, by its name
+            object.__setattr__(self, "tz", self.tz.key)
         if self.hash_id is not None and not isinstance(self.hash_id, str):
             raise ScheduleError(f"hash_id: text is wanted, not {type(self.hash_id).__name__}")
         masks = masks_of(self.expr, self.seconds, self.day_or, self.hash_id, self.dst_gap, self.dst_overlap)

@@ -84,6 +84,9 @@ class SimClient(BaseClient):
         self.sim = sim
         self._rids = 0
 
+    def _now_us(self) -> int:
+        return self.sim.now_us
+
     def _do(self, ask: Ask[T], timeout: Any) -> T:
         call_seconds(timeout, None)
         args = ask.args

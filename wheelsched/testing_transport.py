@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from .aclient import AsyncClient, AsyncRun
 from .atransport import AsyncTransport
+from .client import Client
 from .errors import FailedPreconditionError, WheelschedError
 from .model import US
 from .places import is_known
@@ -93,7 +94,11 @@ class SimAsyncClient(AsyncClient):
         self.exts = sim.exts
         self._verbs: Verbs[AsyncRun] = Verbs(lambda raw: AsyncRun(raw, self), sim.exts)
         self._times: TimeVerbs[AsyncRun] = TimeVerbs(self._verbs.read_run)
+        self._sim = sim
         self._transport = _AsyncTransport(sim)  # type: ignore[assignment]  # the part of its face that a client uses
+
+    def _now_us(self) -> int:
+        return self._sim.now_us
 
 
 def redirect(sim: Simulator, patch: pytest.MonkeyPatch) -> None:
@@ -121,6 +126,8 @@ def redirect(sim: Simulator, patch: pytest.MonkeyPatch) -> None:
     def nothing(_self: Transport | AsyncTransport, *_: Any) -> None:
         pass
 
+    for client in (Client, AsyncClient):
+        patch.setattr(client, "_now_us", lambda _: sim.now_us)
     for name, what in {"begin": begin, "finish": finish, "flush": nothing, "drop": nothing}.items():
         patch.setattr(Transport, name, what)
     for name, asynchronous in {"begin": begin, "finish": finish_async, "sent": sent, "drop": nothing}.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from .bounds import span
 from .checks import parse_rate
 from .errors import InvalidArgumentError
 from .model import parse_instant
@@ -78,6 +79,7 @@ class DeadVerbs:
     """Of Client."""
 
     _verbs: Verbs[Run]
+    _now_us: Any
 
     def _do(self, ask: Ask[Any], timeout: Any) -> Any:
         raise NotImplementedError
@@ -93,7 +95,7 @@ class DeadVerbs:
         namespace, with an `error` (a type's name as in Retry's `errors`, without its base classes; or a glob over full names), ended
         from `since` to `until`.
         """
-        given = {"match": match, "error": error, "task": task, "queue": queue, "namespace": namespace, "since": since, "until": until}
+        given = {"match": match, "error": error, "task": task, "queue": queue, "namespace": namespace, **span(since, until, self._now_us)}
         return self._listing(_pages(self._verbs.read_run, given, limit), timeout)
 
     def redrive(
@@ -106,7 +108,7 @@ class DeadVerbs:
         `rate` ("10/s", "5/m"): the first goes now, each further one waits for its instant; over restarts too. `limit`:
         the oldest so many only. `dry_run`: only count them.
         """
-        given = {"match": match, "error": error, "task": task, "queue": queue, "namespace": namespace, "since": since, "until": until}
+        given = {"match": match, "error": error, "task": task, "queue": queue, "namespace": namespace, **span(since, until, self._now_us)}
         count: int = self._do(_change("redrive", ids, given, limit=limit, dry_run=dry_run, rate=rate), timeout)
         return count
 
@@ -116,7 +118,7 @@ class DeadVerbs:
         dry_run: bool = False, timeout: Any = None,
     ) -> int:
         """Give dead letters up: they go to the history. By run ids or by the filters of `dead`; `limit`, `dry_run` as in redrive."""
-        given = {"match": match, "error": error, "task": task, "queue": queue, "namespace": namespace, "since": since, "until": until}
+        given = {"match": match, "error": error, "task": task, "queue": queue, "namespace": namespace, **span(since, until, self._now_us)}
         count: int = self._do(_change("discard", ids, given, limit=limit, dry_run=dry_run), timeout)
         return count
 
@@ -127,7 +129,7 @@ class DeadVerbs:
         """Write the dead letters that `dead` would list to `out`, a line of JSON each, with `args` and `kwargs` (redacted as
         everywhere): how many.
         """
-        given = {"match": match, "error": error, "task": task, "queue": queue, "namespace": namespace, "since": since, "until": until}
+        given = {"match": match, "error": error, "task": task, "queue": queue, "namespace": namespace, **span(since, until, self._now_us)}
         pages = _pages(lambda raw: _line(self._verbs.read_run(raw), raw), given, limit, payload=True)
         n = 0
         for n, line in enumerate(self._listing(pages, timeout), 1):  # noqa: B007 - it is the count
@@ -139,6 +141,7 @@ class AsyncDeadVerbs:
     """Of AsyncClient."""
 
     _verbs: Verbs[AsyncRun]
+    _now_us: Any
 
     async def _do(self, ask: Ask[Any], timeout: Any) -> Any:  # noqa: ASYNC109 - as in the client
         raise NotImplementedError
@@ -151,7 +154,7 @@ class AsyncDeadVerbs:
         queue: str | None = None, namespace: str | None = None, since: Any = None, until: Any = None, timeout: Any = None,
     ) -> AsyncListing[AsyncRun]:
         """As Client.dead."""
-        given = {"match": match, "error": error, "task": task, "queue": queue, "namespace": namespace, "since": since, "until": until}
+        given = {"match": match, "error": error, "task": task, "queue": queue, "namespace": namespace, **span(since, until, self._now_us)}
         return self._listing(_pages(self._verbs.read_run, given, limit), timeout)
 
     async def redrive(
@@ -160,7 +163,7 @@ class AsyncDeadVerbs:
         rate: str | None = None, dry_run: bool = False, timeout: Any = None,  # noqa: ASYNC109
     ) -> int:
         """As Client.redrive."""
-        given = {"match": match, "error": error, "task": task, "queue": queue, "namespace": namespace, "since": since, "until": until}
+        given = {"match": match, "error": error, "task": task, "queue": queue, "namespace": namespace, **span(since, until, self._now_us)}
         count: int = await self._do(_change("redrive", ids, given, limit=limit, dry_run=dry_run, rate=rate), timeout)
         return count
 
@@ -170,7 +173,7 @@ class AsyncDeadVerbs:
         dry_run: bool = False, timeout: Any = None,  # noqa: ASYNC109
     ) -> int:
         """As Client.discard."""
-        given = {"match": match, "error": error, "task": task, "queue": queue, "namespace": namespace, "since": since, "until": until}
+        given = {"match": match, "error": error, "task": task, "queue": queue, "namespace": namespace, **span(since, until, self._now_us)}
         count: int = await self._do(_change("discard", ids, given, limit=limit, dry_run=dry_run), timeout)
         return count
 
@@ -180,7 +183,7 @@ class AsyncDeadVerbs:
         timeout: Any = None,  # noqa: ASYNC109
     ) -> int:
         """As Client.export_dead; `out.write` is called between the pages, and not awaited."""
-        given = {"match": match, "error": error, "task": task, "queue": queue, "namespace": namespace, "since": since, "until": until}
+        given = {"match": match, "error": error, "task": task, "queue": queue, "namespace": namespace, **span(since, until, self._now_us)}
         pages = _pages(lambda raw: _line(self._verbs.read_run(raw), raw), given, limit, payload=True)
         n = 0
         async for line in self._listing(pages, timeout):

@@ -374,6 +374,7 @@ class RunInfo(_HasResult):
     trigger = _Field["str | None"]("trigger")  # schedule, backfill, manual, enqueue or chain
     task = _Field["str | None"]("task")  # The task's name
     queue = _Field["str | None"]("queue")  # The queue's name
+    differs = _Field["bool | None"]("differs")  # of enqueue: the run of that key was there before and has other arguments than those given
     reason = _Field["str | None"]("reason")  # Why it was skipped, or expired; what the task said when it cancelled or snoozed the run
     attempt = _Field[int]("attempt")  # Number of the latest attempt; 0 before the first
     token = _Field["int | None"]("token")  # Fencing token of the latest lease

@@ -40,7 +40,7 @@ def dead() -> None:
 @dead.command("list")
 @click.argument("match", required=False)
 @_filtered
-@click.option("--limit", type=click.IntRange(0), metavar="N", help="How many in all.")
+@click.option("--limit", "-n", type=click.IntRange(0), metavar="N", help="How many in all.")
 def list_(match: str | None, limit: int | None, **filters: Any) -> None:
     """List dead letters of jobs whose name matches a glob, in the order in which they died."""
     sh = shell()
@@ -87,7 +87,7 @@ def discard(run_ids: tuple[str, ...], *, dry_run: bool, **filters: Any) -> None:
 @dead.command()
 @click.argument("match", required=False)
 @_filtered
-@click.option("--limit", type=click.IntRange(0), metavar="N", help="How many in all.")
+@click.option("--limit", "-n", type=click.IntRange(0), metavar="N", help="How many in all.")
 @click.option("-f", "--file", "out", type=click.File("w", encoding="utf-8", lazy=True, atomic=True), default="-", help="Not to stdout.")
 def export(match: str | None, limit: int | None, out: IO[str], **filters: Any) -> None:
     """Write dead letters with their arguments, a line of JSON each, whatever -o says; none is changed."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pwd
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import DeadlineExceededError, PermissionDeniedError, UnavailableError, WheelschedError
+from ..places import server_uid
 from ..staging import schedule_words
 from ..views import plain
 from .output import cut, show_many
@@ -54,8 +56,36 @@ def carry_over(
     )
     if any(e.job is not None and e.job.call.task == "command" for e in entries):
         say("commands run as command tasks: the server must run with --allow-commands")
+    if told := _other_users(entries, dry=dry):
+        say(told)
     if count["error"]:
         raise Failed(f"{counted(count['error'], 'line')} could not be imported")
+
+
+def _other_users(entries: Sequence[Entry], *, dry: bool) -> str:
+    """What is said of jobs that are to run as users that the server can't become, or that this machine doesn't have. Empty: nothing."""
+    users = sorted({str(e.job.call.kwargs["user"]) for e in entries if e.job is not None and e.job.call.kwargs.get("user")})
+    uid = None if dry or not users else server_uid(shell().client.path)
+    if not users:
+        return ""
+    missing = [user for user in users if _uid_of(user) is None]
+    barred = [user for user in users if uid not in (None, 0) and user not in missing and _uid_of(user) != uid]
+    told = [f"this machine has no user {', '.join(missing)}"] if missing else []
+    if barred:
+        told.append(
+            f"the server runs with the uid {uid}, which can't become {', '.join(barred)}: runs of these jobs fail, unless a worker with"
+            " --allow-commands runs as root, or `user` is left out"
+        )
+    elif uid is None:
+        told.append(f"to run as {', '.join(users)} a server, or a worker with --allow-commands, has to be root or that user")
+    return "; ".join(told)
+
+
+def _uid_of(user: str) -> int | None:
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        return int(user) if user.isascii() and user.isdigit() else None
 
 
 def _put(entries: Sequence[Entry], policies: Mapping[str, Any], given: Mapping[str, Any], *, paused: bool) -> dict[int, str]:

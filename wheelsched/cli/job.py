@@ -69,7 +69,7 @@ def put(name: str, task: str, argv: tuple[str, ...], paused: bool, note: str, ve
 @job.command("list")
 @click.argument("match", required=False)
 @click.option("--state", type=click.Choice(["active", "paused", "finished", "deleted"]))
-@click.option("--limit", type=click.IntRange(0), metavar="N", help="How many in all.")
+@click.option("--limit", "-n", type=click.IntRange(0), metavar="N", help="How many in all.")
 def list_(match: str | None, state: str | None, limit: int | None) -> None:
     """List jobs whose name matches a glob, sorted by name; behind them those that stand for runs of enqueue."""
     sh = shell()

@@ -352,7 +352,9 @@ class _Reader:
         if not isinstance(value, dict) or not all(isinstance(value.get(key), str) for key in ("method", "url")):
             raise _AtError(path, 'a table is wanted: {method = "GET", url = "https://..."}')
         self.unknown(path, value, _HTTP_KEYS)
-        return Http(**{k: v for k, v in value.items() if k in _HTTP_KEYS})
+        if value.keys() - set(_HTTP_KEYS):
+            return Call("http", value["method"], value["url"])  # the unknown key is the fault; what it was meant for is not known
+        return Http(**value)
 
     def schedule(self, path: Path, table: Mapping[str, Any]) -> Any:
         kinds = [key for key in _KINDS if key in table and not (key == "manual" and table[key] is False)]

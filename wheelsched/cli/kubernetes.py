@@ -27,7 +27,7 @@ _CONCURRENCY: Final = {"Allow": "allow", "Forbid": "skip", "Replace": "cancel_ot
 _PREFIX: Final = re.compile(r"(?:CRON_)?TZ=(\S+)\s+(.*)")
 _REFERENCE: Final = re.compile(r"\$\$\(|\$\(([A-Za-z_][\w.-]*)\)")
 _DROPPED: Final = {
-    "successfulJobsHistoryLimit": "finished runs are kept 30 days, at most 10,000 a job",
+    "successfulJobsHistoryLimit": "finished runs are kept as long as the server says (retention, 30 days)",
     "failedJobsHistoryLimit": "failed runs are kept as dead letters until a person decides",
     "ttlSecondsAfterFinished": "finished runs are kept 30 days",
     "parallelism": "a run is one process", "completions": "a run is one process",

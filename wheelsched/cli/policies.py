@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from ..errors import InvalidArgumentError
-from ..model import BUILTIN_FLAGS, CATCHUPS, HOOKS, OVERLAPS, TASKS_TOLD_MAX, Call, Command, parse_duration, unserved
+from ..model import BUILTIN_FLAGS, CATCHUPS, HOOKS, OVERLAPS, TASKS_TOLD_MAX, Call, Command, Http, parse_duration, unserved
 from ..policies import Catchup, Overlap, Retry
 from ..schedule import GAPS, At, Cron, Every, Manual
 from ..schedule import OVERLAPS as DST_OVERLAPS
 from .shell import say, shell
+from .times import parse_day, parse_moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -196,6 +197,11 @@ def call(task: str, flags: dict[str, Any], argv: tuple[str, ...] = ()) -> Call:
     if task == "command" and args is None and kwargs is None:
         raise click.UsageError("command: the words to run are missing; write `command -- ARGV...`")
     made = Call(task, *_json(args, "--args", list), **{str(k): v for k, v in _json(kwargs, "--kwargs", dict).items()})
+    if task == "http":  # what is wrong with it is said here, and not by a dead letter
+        try:
+            made = Http(*made.args, **made.kwargs)
+        except TypeError as e:
+            raise click.UsageError(f"http: --args is [METHOD, URL], --kwargs {{json, body, headers, timeout, ...}}: {e}") from None
     return made.with_headers(headers)
 
 
@@ -211,11 +217,11 @@ def schedule_flags(f: F) -> F:
     for option in reversed((
         click.option("--cron", "expr", multiple=True, metavar="E", help="A cron expression of 5, 6 or 7 fields, quoted; several: a union."),
         click.option("--every", metavar="D", help="A fixed interval."),
-        click.option("--at", "at", metavar="T", help="Once, at an instant (RFC 3339)."),
+        click.option("--at", "at", metavar="T", help="Once, at an instant (RFC 3339), or a time or day on the clock of --tz."),
         click.option("--in", "delay", metavar="D", help="Once, after a delay."),
         click.option("--manual", is_flag=True, help="Only when triggered."),
         click.option("--after-completion", is_flag=True, help="Count --every from the end of each run."),
-        click.option("--tz", metavar="Z", help="IANA zone of --cron (UTC)."),
+        click.option("--tz", metavar="Z", help="IANA zone of --cron, and of an --at without an offset (UTC)."),
         click.option("--dst-gap", type=click.Choice(GAPS), help="Of a wall time that the clock skips."),
         click.option("--dst-overlap", type=click.Choice(DST_OVERLAPS), help="Of a wall time that the clock repeats."),
     )):
@@ -228,8 +234,10 @@ def schedule(sh: Shell, flags: dict[str, Any]) -> Schedule | list[Cron]:
     kinds = ("expr", "every", "at", "delay", "manual")
     if sum(bool(flags[k]) for k in kinds) != 1:
         raise click.UsageError("give one of --cron, --every, --at, --in, --manual (--cron may come several times)")
-    if not flags["expr"] and any(flags[k] is not None for k in ("tz", "dst_gap", "dst_overlap")):
-        raise click.UsageError("--tz, --dst-gap and --dst-overlap go with --cron")
+    if not flags["expr"] and any(flags[k] is not None for k in ("dst_gap", "dst_overlap")):
+        raise click.UsageError("--dst-gap and --dst-overlap go with --cron")
+    if not flags["expr"] and flags["at"] is None and flags["tz"] is not None:
+        raise click.UsageError("--tz goes with --cron and --at")
     if flags["after_completion"] and flags["every"] is None:
         raise click.UsageError("--after-completion goes with --every")
     if flags["expr"]:
@@ -238,10 +246,18 @@ def schedule(sh: Shell, flags: dict[str, Any]) -> Schedule | list[Cron]:
     if flags["every"] is not None:
         return Every(flags["every"], after_completion=flags["after_completion"])
     if flags["at"] is not None:
-        return At(flags["at"])
+        return At(instant(flags["at"], flags["tz"]))
     if flags["delay"] is not None:
         return At(server_now(sh) + timedelta(microseconds=parse_duration(flags["delay"], "--in")))
     return Manual()
+
+
+def instant(text: str, tz: str | None) -> datetime:
+    """What --at says: RFC 3339, or a time or a day on the clock of --tz (UTC). InvalidArgumentError."""
+    zone = tz or "UTC"
+    Cron("0 0 * * *", tz=zone)  # ScheduleError for a zone that there is not
+    day = parse_day(text, zone, "--at")
+    return parse_moment(text, zone, "--at") if day is None else day[0]
 
 
 def server_now(sh: Shell) -> datetime:

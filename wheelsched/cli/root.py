@@ -37,7 +37,7 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:  
 
 
 @click.group(cls=Root, verbs=VERBS)
-@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version.")
+@click.option("--version", "-V", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version.")
 def cli() -> None:
     """A job scheduler in one process: cron, intervals and one-time jobs, durable and on time.
 

@@ -106,7 +106,7 @@ def run() -> None:
 @click.option("--until", metavar="T", help="Nominal times before this, or up to the end of this day.")
 @click.option("--skipped", is_flag=True, help="The occurrences that made no run, with the reason.")
 @click.option("--late", is_flag=True, help="The runs that are marked late (job put --late-after); with --skipped: both.")
-@click.option("--limit", type=click.IntRange(0), metavar="N", default=100, show_default=True, help="How many in all; 0 is all.")
+@click.option("--limit", "-n", type=click.IntRange(0), metavar="N", default=100, show_default=True, help="How many in all; 0 is all.")
 @click.option("--oldest", is_flag=True, help="Oldest first.")
 def list_(match: str | None, job: str | None, *, skipped: bool, late: bool, oldest: bool, limit: int, **filters: Any) -> None:
     """List runs, newest first: by when they were made, those in the history by when they ended.

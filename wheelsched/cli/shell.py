@@ -127,6 +127,13 @@ def _with_globals(own: list[click.Parameter]) -> list[click.Parameter]:
     return [*own, *(param for param in _globals() if not taken & set(param.opts))]
 
 
+_ELSEWHERE: Final = {  # words of other tools
+    "help": "--help", "version": "--version", "jobs": "job list", "ls": "job list", "list": "job list", "runs": "run list",
+    "ps": "run list --state running", "logs": "run logs RUN", "log": "run logs RUN", "rm": "job delete NAME", "delete": "job delete NAME",
+    "put": "job put NAME TASK", "add": "job put NAME TASK", "apply": "job apply -f FILE", "import": "job import", "pause": "job pause NAME",
+    "resume": "job resume NAME", "trigger": "job trigger NAME", "next": "job next NAME", "why": "job why NAME TIME", "start": "serve",
+    "queues": "queue list", "cancel": "run cancel RUN", "reload": "admin reload", "verify": "admin verify DIR", "info": "status",
+}
 _LONG: Final = 1_000  # characters of a verb's first sentence: never cut
 _SETTINGS: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -180,6 +187,12 @@ class Root(Verbs):
         command = getattr(import_module(f"{__package__}.{module}"), attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb. Usage errors; a word that other tools use is answered with ours."""
+        if args and args[0] not in self._verbs and args[0] in _ELSEWHERE:
+            raise click.UsageError(f"there is no verb {args[0]!r}: {ctx.info_name} {_ELSEWHERE[args[0]]}", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's face
         """The list of verbs, without loading any."""
