@@ -16,6 +16,7 @@ patch = subprocess, _exit
 dynamic_context = test_function
 context = ${PYTEST_CURRENT_TEST-}
 data_file = DATA
+disable_warnings = no-data-collected,module-not-imported,module-not-measured
 """
 NOT_MAPPED = ("sim*", "crash*", "power_cut", "tidy", "stubs", "lint", "benchmarks")  # they reach everything, or nothing
 
