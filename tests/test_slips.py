@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from zoneinfo import ZoneInfo
 
 import pytest
 from click.testing import CliRunner
 
 from wheelsched import AsyncClient, Call, Cron, Every, Http, Manual, PayloadError
+from wheelsched.cli import kubernetes
 from wheelsched.cli.root import cli
 from wheelsched.testing import Simulator
 
@@ -132,3 +134,23 @@ def test_n_b7_a_server_that_is_not_root_can_become_nobody_else(monkeypatch):
     assert "uid 4711, which can't become nobody" in told(4711, "nobody")
     assert told(4711) == ""
     assert "has to be root or that user" in told(None, "nobody", dry=True)
+
+
+def test_n_c14_a_folder_of_timers_is_read(tmp_path):
+    timers, services = tmp_path / "timers", tmp_path / "services"
+    for folder in (timers, services):
+        folder.mkdir()
+    for name in ("a", "b"):
+        (timers / f"{name}.timer").write_text(f"[Timer]\nOnCalendar=*-*-* 04:00:00\nUnit={name}.service\n")
+    (services / "a.service").write_text("[Service]\nExecStart=/bin/true a\n")
+    (timers / "b.service").write_text("[Service]\nExecStart=/bin/true b\n")
+    done = CliRunner().invoke(cli, ["job", "import", "systemd", str(timers), str(services), "--dry-run", "--tz", "UTC", "-o", "json"])
+    assert done.exit_code == 0, done.output
+    jobs = {entry["job"]: entry["argv"] for entry in json.loads(done.stdout) if "job" in entry}
+    assert jobs == {"systemd/a": ["/bin/true", "a"], "systemd/b": ["/bin/true", "b"]}
+    done = CliRunner().invoke(cli, ["job", "import", "systemd", str(services), "--dry-run"])
+    assert (done.exit_code, "no .timer file is there" in done.output) == (1, True)
+
+
+def test_n_c13_no_limit_is_told_that_there_is_not():
+    assert "10,000" not in str(kubernetes.__dict__)

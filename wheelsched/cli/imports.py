@@ -14,7 +14,7 @@ from . import celery, crontab, kubernetes, systemd
 from .apply import read_text
 from .entries import Entry, carry_over, tell_others
 from .policies import policies
-from .shell import Failed, Verb, Verbs
+from .shell import Failed, Verb, Verbs, words
 from .zone import machine_zone
 
 if TYPE_CHECKING:
@@ -102,20 +102,25 @@ def _unique(entries: list[Entry]) -> None:
 
 
 @import_group.command("systemd", cls=Verb)
-@_FILES
+@click.argument("files", nargs=-1, required=True, metavar="FILE|DIR...", type=click.Path(allow_dash=True, path_type=Path))
 @click.option("--prefix", default="systemd/", show_default=True, metavar="NS/", help="Begins the names of the jobs.")
 @click.option("--tz", metavar="Z", help="Zone of OnCalendar= without one (this machine's).")
 @_flags
 def import_systemd(files: tuple[Path, ...], prefix: str, tz: str | None, **flags: Any) -> None:
-    """Make a job of each .timer file and the .service file beside it.
+    """Make a job of each .timer file, those of folders included, and the .service file beside it or in another of the folders.
 
     OnCalendar= becomes cron, several of them a union, OnUnitActiveSec= an interval, OnUnitInactiveSec= one after completion, ExecStart=
     the command. The jobs behave as under systemd: one attempt, no second run at once, catch-up by Persistent=.
     """
     zone = _zone(tz)
     entries: list[Entry] = []
-    for file in files:
-        entries += systemd.read_timer(str(file), read_text(file), lambda name, file=file: _beside(file, name), prefix=prefix, tz=zone)  # type: ignore[misc]
+    folders = [file for file in files if file.is_dir()]
+    timers = [timer for file in files for timer in (sorted(file.glob("*.timer")) if file.is_dir() else [file])]
+    if not timers:
+        raise Failed(f"{words([str(file) for file in folders])}: no .timer file is there")
+    for file in timers:
+        places = [file.parent, *folders]
+        entries += systemd.read_timer(str(file), read_text(file), lambda name, places=places: _unit(places, name), prefix=prefix, tz=zone)  # type: ignore[misc]
         for drop_in in sorted(file.parent.glob(f"{file.name}.d/*.conf")):
             entries.append(Entry(1, "dropped", drop_in.name, ["drop-ins are not read: merge it into the unit"], file=str(drop_in)))
     _unique(entries)
@@ -123,10 +128,10 @@ def import_systemd(files: tuple[Path, ...], prefix: str, tz: str | None, **flags
                advice=f"; times without a zone are read in {zone}")
 
 
-def _beside(file: Path, name: str) -> tuple[str, str] | None:
-    """(path, text) of a unit in the same folder; None when it isn't there."""
-    path = file.parent / Path(name).name
-    return (str(path), read_text(path)) if path.is_file() else None
+def _unit(places: list[Path], name: str) -> tuple[str, str] | None:
+    """(path, text) of a unit, from the first of these folders that has it; None when none has."""
+    path = next((found for place in places if (found := place / Path(name).name).is_file()), None)
+    return None if path is None else (str(path), read_text(path))
 
 
 @import_group.command("kubernetes", cls=Verb)
