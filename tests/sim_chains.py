@@ -79,6 +79,7 @@ class ChainRules:
 
     def __init__(self):
         self.chained = Counter()  # (run id, reason) -> runs that were made for it
+        self.told = set()  # dead letters of which a job was told
         self.owed_hooks = {}  # (run id, reason) -> job to trigger, of this batch
         self.coming = {}  # number of a group -> its members, between its two records
         self.groups = {}
@@ -99,10 +100,14 @@ class ChainRules:
     def owe(self, run_id, r, hooks):
         """These hooks of a run are to be called, once each."""
         wire = self.state.specs[int(r["spec"])]
+        if run_id in self.told and r["state"] == RunState.DEAD:
+            return
         for hook in hooks:
             target = self.jobs.get(wire[hook].encode()) if hook in wire else None
-            if target is not None and target.state != JobState.DELETED and not self.chained[run_id, REASONS[hook]]:
+            if target is not None and target.state != JobState.DELETED:
                 self.owed_hooks[run_id, REASONS[hook]] = wire[hook]
+                if r["state"] == RunState.DEAD:
+                    self.told.add(run_id)
 
     def chain_made(self, name, payload):
         """A run that a hook, or an alarm, made."""

@@ -70,6 +70,7 @@ class Judge(Rules, ChainRules):
         self.last_token = 0
         self.forgotten: set[bytes] = set()  # request ids whose time was over
         self.replied: dict[bytes, int] = {}  # request id -> when it was decided
+        self.answers: dict[bytes, set[bytes]] = {}  # request id -> its answers: a second one after the first was forgotten
         self.ledger: dict[bytes, list[int]] = {}  # run id of a ledger row -> nominal times that it covers
         self.idle_at: dict[bytes, int] = {}  # when a job's last open run ended
         self.untold: set[str] = set()  # alarms that this batch owes
@@ -395,6 +396,7 @@ class Judge(Rules, ChainRules):
         first = self.replied.get(f["rid"])
         assert first is None or self.back or f["at"] - first > REQUEST_TTL_US, "a repeated request was done twice"
         self.replied[f["rid"]] = f["at"]
+        self.answers.setdefault(f["rid"], set()).add(bytes(f["reply"]))
 
     def _forget(self, f, _):
         self.forgotten.update(f["rid"])

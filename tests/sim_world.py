@@ -9,6 +9,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
+import msgpack
 import numpy as np
 from sim_definitions import TASKS
 from sim_judge import Judge
@@ -66,7 +67,6 @@ class Command:
     args: dict
     answer: object = None
     done: bool = False
-    decided_us: int = 0
 
 
 class World:
@@ -264,12 +264,11 @@ class World:
         self.stats["acked " + cmd.verb] += 1
         if cmd.verb not in protocol.MUTATING or cmd.args.get("dry_run"):
             return
-        decided_us = self.judge.replied.get(cmd.args["rid"])
-        assert decided_us is not None, f"{cmd.verb} was answered, and no durable record says so"
-        if cmd.done and cmd.decided_us == decided_us:
-            assert cmd.answer == reply.result, f"{cmd.verb} repeated with its rid: another answer"
+        assert cmd.args["rid"] in self.judge.replied, f"{cmd.verb} was answered, and no durable record says so"
+        known = [msgpack.unpackb(answer, raw=False) for answer in self.judge.answers[cmd.args["rid"]]]
+        assert reply.result in known, f"{cmd.verb} repeated with its rid: another answer"
         if not cmd.done:
-            cmd.done, cmd.answer, cmd.decided_us = True, reply.result, decided_us
+            cmd.done, cmd.answer = True, reply.result
         if cmd.verb in ("enqueue", "trigger"):
             self.acked_runs.add(bytes.fromhex(reply.result["id"]))
         if cmd.verb == "group":

@@ -89,6 +89,22 @@ def test_a_dead_letter_that_is_sent_back_is_told_of_once_and_its_success_too():
     assert [c["reason"] for c in chained(sim)] == ["dead", "success"]
 
 
+def test_a_dead_letter_of_which_nobody_was_told_is_told_of_when_it_dies_again():
+    sim = bench(on_dead="b", on_failure="c", retry=1)
+    for name in "bc":
+        sim.client.delete(name)
+    sim.client.trigger("a")
+    die(sim)
+    assert sim.client.stats()["counters"]["untold"] == 2
+    for name in "bc":
+        sim.put(name, Manual(), call=B)
+    sim.crash()
+    for _ in range(2):
+        sim.client.redrive("a")
+        die(sim)
+    assert [c["reason"] for name in "bc" for c in chained(sim, name)] == ["dead", "failure"]
+
+
 def test_repeats_stale_completions_and_crashes_make_no_second_one():
     sim = bench(on_success="b", on_dead="c", retry=1)
     sim.client.trigger("a")

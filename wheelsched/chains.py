@@ -6,8 +6,8 @@
     on_dead      the run is a dead letter
 
 The definition that the run was made with counts. One (run, hook) makes one run ever, in the commit of the ending itself: a completion
-that is repeated ends nothing again, and a dead letter that is sent back (`redrive`) and dies again is marked as told; when it succeeds
-then, that is its `on_success`.
+that is repeated ends nothing again, and a dead letter of which a job was told is marked: sent back (`redrive`), it tells nobody when it
+dies again, and when it succeeds then, that is its `on_success`.
 
 A run that a hook makes is made whatever the overlap policy of its job says, also while that job is paused (as `trigger` does) or all
 triggering is held. A job that is not there (any more) is counted as untold. Cycles are refused when a job is put.
@@ -63,7 +63,7 @@ def ended(engine: Engine, rows: NDArray[np.uint32]) -> None:
             about = _about(engine, row, f)
             headers = own_headers(engine.state.runs.blobs(row)[0])
             orders += [(wire[hook], {"reason": _REASONS[hook], **about}, headers) for hook in wanted]
-            if f["state"] == RunState.DEAD:
+            if f["state"] == RunState.DEAD and any(_living(engine, wire[hook]) is not None for hook in wanted):
                 told.append(row)
     trigger(engine, orders)
     if told:
