@@ -82,7 +82,7 @@ def test_put_and_enqueue_warn_of_a_builtin_that_is_off(serving):
     assert "those of enqueue: `run list '~t.echo'`" in run("run", "list", "t.echo").stderr
     assert "those of enqueue: `run list 'ns/~t.echo'`" in run("run", "list", "--job", "ns/t.echo").stderr
     assert "those of enqueue" not in run("run", "list", "--state", "dead").stderr
-    run("job", "pause", "*")  # all that have a schedule, and no stop at those of enqueue
+    run("job", "pause", "*", "--yes")  # all that have a schedule, and no stop at those of enqueue
     sick = invoke("--socket", server.socket, "health")
     assert (sick.exit_code, sick.stderr, sick.stdout.count("\n")) == (1, "", 1)
     verify = ("admin", "verify", "-o", "json")

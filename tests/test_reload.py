@@ -191,7 +191,7 @@ def test_a_newcomer_that_does_not_begin_ends_the_reload():
 
 def test_a_reload_replaces_what_is_not_there_yet():
     """One that waits for its back-off asks for nothing, so it can't be told to stop."""
-    engine = SimpleNamespace(sessions={}, retiring=set(), seekers=[], now=SimpleNamespace(wall_us=7))
+    engine = SimpleNamespace(sessions={}, retiring=set(), seekers=[], now=SimpleNamespace(wall_us=7), state=SimpleNamespace(workers={}))
     killed, log = [], []
     reload = Reload(engine, lambda: 2, lambda worker, _: killed.append(worker), log.append)
     reload.want()
