@@ -11,12 +11,22 @@ CHECKED = os.environ.get("WHEELSCHED_CHECKED") == "1"
 # What memory views need is compiled once, in a module of its own, and not into each extension: half the time of a build.
 SHARED = "wheelsched._cyutility"
 FLAGS = ["-O1", "-g0"] if CHECKED else ["-O3", "-g0"]
-NAMES = ["_cron", "_forecast", "_jobs", "_ready", "_rows", "_runrows", "_runs", "_runturns", "_wheel"]
+NAMES = [
+    "reads._forecast",
+    "schedules._cron",
+    "tables._jobs",
+    "tables._ready",
+    "tables._rows",
+    "tables._runrows",
+    "tables._runs",
+    "tables._runturns",
+    "wheel._wheel",
+]
 
 extensions = [
     Extension(
         f"wheelsched.{name}",
-        [f"wheelsched/{name}.pyx"],
+        [f"wheelsched/{name.replace('.', '/')}.pyx"],
         extra_compile_args=FLAGS,
     )
     for name in NAMES

@@ -13,11 +13,11 @@ import numpy as np
 from croniter import croniter
 from cronsim import CronSim, CronSimError
 
-from wheelsched.cron import Zones, parse
-from wheelsched.errors import ScheduleError
-from wheelsched.schedule import Cron, Every
-from wheelsched.schedules import ScheduleTable
-from wheelsched.zonedata import load_zone
+from wheelsched.model.errors import ScheduleError
+from wheelsched.schedules.expressions import Zones, parse
+from wheelsched.schedules.schedule import Cron, Every
+from wheelsched.schedules.table import ScheduleTable
+from wheelsched.schedules.zonedata import load_zone
 
 NAME = "cron"
 DESCRIPTION = "next occurrence per call over the corpus of real expressions and six zones; parse; croniter and cronsim"

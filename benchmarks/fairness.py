@@ -12,13 +12,13 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from wheelsched.cli.latency import TASK, percentiles
-from wheelsched.cli.workbench import Folder, ServerProcess, poll
-from wheelsched.model import Call, Job
-from wheelsched.schedule import At
+from wheelsched.cli.bench.latency import TASK, percentiles
+from wheelsched.cli.bench.workbench import Folder, ServerProcess, poll
+from wheelsched.model.nouns import Call, Job
+from wheelsched.schedules.schedule import At
 
 if TYPE_CHECKING:
-    from wheelsched.client import Client, Run
+    from wheelsched.client.client import Client, Run
 
 NAME = "fairness"
 DESCRIPTION = "start lag of single no-op runs of namespace B while namespace A has N queued no-op runs: one queue, two workers"

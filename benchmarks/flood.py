@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
-from wheelsched.cli.latency import TASK, percentiles
-from wheelsched.cli.workbench import Folder, ServerProcess, poll
-from wheelsched.model import Call, Job
-from wheelsched.protocol import encode_request
-from wheelsched.schedule import At, Manual
+from wheelsched.cli.bench.latency import TASK, percentiles
+from wheelsched.cli.bench.workbench import Folder, ServerProcess, poll
+from wheelsched.model.nouns import Call, Job
+from wheelsched.protocol.frames import encode_request
+from wheelsched.schedules.schedule import At, Manual
 
 if TYPE_CHECKING:
-    from wheelsched.client import Client, Run
+    from wheelsched.client.client import Client, Run
 
 NAME = "flood"
 DESCRIPTION = "start lag of single no-op runs, round trip of a put and leases kept, beside N connections with 900 listings each under way"

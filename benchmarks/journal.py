@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from wheelsched.journal import Batch, LmdbJournal, MemoryJournal
+from wheelsched.journal.lmdb_journal import Batch, LmdbJournal, MemoryJournal
 
 NAME = "journal"
 DESCRIPTION = "small commit p50/p99 beside bare fdatasync; group commit; 1 MiB records; replay; file growth"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wheelsched.cli.latency import latency
+from wheelsched.cli.bench.latency import latency
 
 NAME = "latency"
 DESCRIPTION = "start lag of single one-time runs at random sub-second times on an idle server with two workers"

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from wheelsched import Call, Cron, Every
-from wheelsched.definition import given_from_api
-from wheelsched.protocol import encode_payload
-from wheelsched.testing import Simulator
+from wheelsched.protocol.definition import given_from_api
+from wheelsched.protocol.frames import encode_payload
+from wheelsched.simulator.simulator import Simulator
 
 NAME = "ledger"
 DESCRIPTION = "bytes of journal and history an occurrence: fired, skipped by overlap, calendar, misfire and pause, backfilled"

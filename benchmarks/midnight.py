@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wheelsched.cli.midnight import midnight
+from wheelsched.cli.bench.midnight import midnight
 
 NAME = "midnight"
 DESCRIPTION = "N runs due at one instant: ingest, lags, drain, memory and journal bytes, with durable trigger, lease and completion"

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wheelsched import Call, Retry
-from wheelsched.cli.workbench import Folder, ServerProcess
+from wheelsched.cli.bench.workbench import Folder, ServerProcess
 
 if TYPE_CHECKING:
-    from wheelsched.client import Client
+    from wheelsched.client.client import Client
 
 NAME = "recovery"
 DESCRIPTION = "a worker is killed by kill -9 in a run: until the first instruction of the next attempt (retry backoff 0)"

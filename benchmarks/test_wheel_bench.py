@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from wheelsched._wheel import Wheel
+from wheelsched.wheel._wheel import Wheel
 
 SEED = 20261129
 N = 100_000

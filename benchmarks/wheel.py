@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from wheelsched._wheel import Wheel
+from wheelsched.wheel._wheel import Wheel
 
 NAME = "wheel"
 DESCRIPTION = "timing wheel: add, cancel, expire, burst, worst single advance, bytes; heapq and sortedcontainers"

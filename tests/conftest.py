@@ -69,7 +69,7 @@ def external(short_tmp: Path) -> Iterator[Callable[[str], None]]:
     made = []
 
     def start(module, **options):
-        code = f"import sys; from wheelsched.external import Supervisor; sys.exit(Supervisor(sys.argv[1], [sys.argv[2]], **{options}).run())"
+        code = f"import sys; from wheelsched.pool.supervisor import Supervisor; sys.exit(Supervisor(sys.argv[1], [sys.argv[2]], **{options}).run())"
         paths = [str(Path(__file__).resolve().parent), str(Path(wheelsched.__file__).resolve().parents[1])]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TMPDIR": str(short_tmp)}
         made.append(subprocess.Popen([sys.executable, "-c", code, str(short_tmp / "s"), module], env=env))

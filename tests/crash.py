@@ -21,7 +21,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from wheelsched import At, Call, Client, Cron, Every, Manual, Retry, WheelschedError
-from wheelsched.errors import DeadlineExceededError, UnavailableError
+from wheelsched.model.errors import DeadlineExceededError, UnavailableError
 
 HERE = Path(__file__).parent
 CHECKER = HERE / "oracles" / "check_history.py"

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from wheelsched import Call, Manual, Retry
-from wheelsched.errors import DeadlineExceededError, UnavailableError
+from wheelsched.model.errors import DeadlineExceededError, UnavailableError
 
 ATTEMPTS = 20
 STEPS = 5

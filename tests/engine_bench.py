@@ -6,12 +6,13 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from wheelsched import Call, Every, protocol
-from wheelsched.definition import given_from_api
-from wheelsched.model import Outcome
-from wheelsched.protocol import encode_payload
-from wheelsched.testing import Simulator
-from wheelsched.turn import Incoming
+from wheelsched import Call, Every
+from wheelsched.engine.turn import Incoming
+from wheelsched.model.nouns import Outcome
+from wheelsched.protocol import frames
+from wheelsched.protocol.definition import given_from_api
+from wheelsched.protocol.frames import encode_payload
+from wheelsched.simulator.simulator import Simulator
 
 CALL = Call("t", 1)
 OK, FAILED, TIMED_OUT, NOT_STARTED = Outcome.SUCCEEDED, Outcome.FAILED, Outcome.TIMED_OUT, Outcome.NOT_STARTED
@@ -76,9 +77,9 @@ class Waiting(Bench):
     def wait_for(self, run):
         self._last_id += 1
         self.number = self._last_id
-        frame = protocol.encode_request(self.number, "wait", {"id": run.id, "timeout_us": 2**50})
-        (body,) = protocol.FrameReader(protocol.FRAME_MAX).feed(frame)
-        self._step([Incoming(1, protocol.parse_request(body), 0, None)])
+        frame = frames.encode_request(self.number, "wait", {"id": run.id, "timeout_us": 2**50})
+        (body,) = frames.FrameReader(frames.FRAME_MAX).feed(frame)
+        self._step([Incoming(1, frames.parse_request(body), 0, None)])
 
     def _step(self, inputs):
         super()._step(inputs)

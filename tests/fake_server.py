@@ -11,9 +11,10 @@ import socket
 import threading
 from datetime import UTC, datetime
 
-from wheelsched import AsyncClient, WheelschedError, protocol
-from wheelsched.aclient import AsyncListing, AsyncRun
-from wheelsched.model import NEVER, US
+from wheelsched import AsyncClient, WheelschedError
+from wheelsched.client.async_client import AsyncListing, AsyncRun
+from wheelsched.model.nouns import NEVER, US
+from wheelsched.protocol import frames
 
 HELLO = {"version": 1, "server": "fake", "instance": b"i" * 16, "generation": 1, "clock_offset_us": 0, "lease_us": 1, "heartbeat_us": 1}
 
@@ -23,7 +24,7 @@ class Peer:
 
     def __init__(self, sock):
         self.sock = sock
-        self.reader = protocol.FrameReader(protocol.FRAME_MAX)
+        self.reader = frames.FrameReader(frames.FRAME_MAX)
         self.waiting = []
 
     def read(self):
@@ -33,7 +34,7 @@ class Peer:
             if not data:
                 return None
             self.waiting += self.reader.feed(data)
-        return protocol.parse_request(self.waiting.pop(0))
+        return frames.parse_request(self.waiting.pop(0))
 
     def hello(self):
         request = self.read()
@@ -45,10 +46,10 @@ class Peer:
         return request
 
     def ok(self, request, result):
-        self.sock.sendall(protocol.encode_ok(request.id, result))
+        self.sock.sendall(frames.encode_ok(request.id, result))
 
     def error(self, request, error):
-        self.sock.sendall(protocol.encode_error(request.id, error))
+        self.sock.sendall(frames.encode_error(request.id, error))
 
 
 class FakeServer:
@@ -217,7 +218,7 @@ def job_raw(**more):
         "state": "active",
         "spec": {"task": "t", "queue": "default", "schedule": {"kind": "manual"}},
         "param_us": NEVER,
-        "payload": protocol.encode_payload((1,), {"a": 2}),
+        "payload": frames.encode_payload((1,), {"a": 2}),
         "version": 1,
         "note": "",
         "next_us": NEVER,

@@ -1,4 +1,4 @@
-"""A worker in plain Python, standard library alone, written from the docstring of wheelsched/protocol.py and nothing else.
+"""A worker in plain Python, standard library alone, written from the docstring of wheelsched/protocol/frames.py and nothing else.
 
     python foreign_worker.py SOCKET [--credits N] [--concurrency N] [--queues a,b]
 

@@ -8,7 +8,7 @@ import sys
 from kept_tasks import note
 
 from wheelsched import current_run, middleware, task
-from wheelsched.errors import FailedPreconditionError
+from wheelsched.model.errors import FailedPreconditionError
 
 
 def fork(end):

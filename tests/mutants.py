@@ -2,7 +2,7 @@
 
     python -m tests.mutants [MODULE ...] [--count N] [--seed S] [--seconds T] [--sims N] [--map FILE]
 
-MODULE is a file name in wheelsched/ without its ending (`due`, `_wheel`); without one, all of DECIDES, DOES and COMPILED. A change is a
+MODULE is a module of wheelsched (`engine.due`, `wheel._wheel`); without one, all of DECIDES, DOES and COMPILED. A change is a
 comparison with its limit moved, another operator, a part of a condition or a call or an assignment left out, swapped branches, a number
 one off, or another column. It is made in a copy of the tree, never here, and in a fork of a process that has the tests imported: there the
 functions of the changed file get their new code. What a test starts as a process reads the changed file. A `.pyx` is changed by line and built.
@@ -162,7 +162,7 @@ class Trials:
             item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
             if self.session.testsfailed:
                 return
-        if change and self.sims and Path(change.path).stem in DECIDES:
+        if change and self.sims and change.module in DECIDES:
             os.write(writing, len(items).to_bytes(4, "little"))
             signal.setitimer(signal.ITIMER_PROF, 3 * LIMIT)
             import sim
@@ -181,7 +181,7 @@ class Trials:
                 if function.__code__.co_filename == path:
                     function.__code__ = pairs.get((function.__code__.co_qualname, function.__code__.co_firstlineno), function.__code__)
             return
-        name = f"wheelsched.{Path(path).stem}"
+        name = f"wheelsched.{change.module}"
         spec = importlib.util.spec_from_file_location(name, path)
         changed = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(changed)
@@ -208,7 +208,7 @@ def main() -> int:
     print(f"{len(chosen)} of {len(everything)} changes, seed {given.seed}", file=out)
 
     def tell(change: Change, how: str) -> None:
-        counts[Path(change.path).stem][how.split(maxsplit=1)[0]] += 1
+        counts[change.module][how.split(maxsplit=1)[0]] += 1
         print(f"{change.path}:{change.lines[1]}\t{change.what}\t{how}", file=out)
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -223,7 +223,7 @@ def main() -> int:
         left = []
         for change in chosen:
             line = (ROOT / change.path).read_text().splitlines()[change.lines[1] - 1].strip()
-            if (Path(change.path).stem, line, change.what) in excused:
+            if (change.module, line, change.what) in excused:
                 tell(change, "equivalent")
             elif change.path.endswith(".pyx"):
                 tell(change, built(change))

@@ -28,9 +28,9 @@ def built(change: Change) -> str:
     path = Path(change.path)
     before = path.read_bytes()
     path.write_bytes(change.made(before))
-    tests = [f"tests/{name}.py" for name in COMPILED[path.stem]]
+    tests = [f"tests/{name}.py" for name in COMPILED[change.module]]
     try:
-        for what, command in (("the compiler", ["-c", BUILD, path.stem]), ("a test", ["-m", "pytest", "-qx", *tests])):
+        for what, command in (("the compiler", ["-c", BUILD, change.module]), ("a test", ["-m", "pytest", "-qx", *tests])):
             if subprocess.run([sys.executable, *command], capture_output=True, check=False, timeout=600).returncode:
                 return f"noticed by {what}"
     except subprocess.TimeoutExpired:

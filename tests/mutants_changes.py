@@ -10,19 +10,23 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 DECIDES = (
-    "engine", "put", "apply", "commands", "run_commands", "due", "misfire", "spans", "overlap", "chains", "alarms", "expiry",
-    "retime", "workers", "holders", "announcements", "queues", "sessions", "endings", "retries", "beats", "stale", "enqueues", "groups",
-    "sweeps", "occurrences", "cancels", "dead", "rights", "waiting", "state", "elapsed", "touched", "forgetting", "attempts", "records",
+    "engine.engine", "verbs.put", "verbs.apply", "verbs.jobs", "verbs.runs", "engine.due", "engine.catchup", "engine.spans",
+    "engine.overlap", "engine.chains", "engine.alarms", "engine.expiry", "engine.retime", "engine.leases", "engine.holders",
+    "engine.announcements", "engine.queues", "engine.peers", "engine.endings", "engine.retries", "engine.heartbeats", "engine.late",
+    "verbs.enqueue", "verbs.groups", "engine.sweeps", "verbs.occurrences", "verbs.cancels", "verbs.dead", "engine.roles", "reads.waiting",
+    "state.state", "state.elapsed", "state.touched", "engine.forgetting", "state.past", "state.records",
 )
 DOES = (
-    "history", "creation", "doubles", "keeper", "storage", "boot", "journal", "journal_dir", "journal_env", "journal_files",
-    "memory_journal", "pool", "executors", "starts", "launch", "reaper", "process", "started", "kept", "worker", "returned", "external",
-    "execution", "loops", "surroundings", "intake", "costs", "limits", "quotas", "outbox", "listener", "connections", "grants", "protocol",
+    "state.history", "state.creation", "state.doubles", "server.keeper", "server.storage", "server.boot", "journal.lmdb_journal",
+    "journal.directory", "journal.store", "journal.files", "journal.memory", "pool.pool", "pool.handle", "process.starts",
+    "process.launch", "process.reaper", "process.processes", "process.started", "process.kept", "executor.main", "protocol.returned",
+    "pool.supervisor", "executor.runner", "executor.loops", "executor.surroundings", "server.intake", "engine.costs", "protocol.limits",
+    "engine.quotas", "engine.outbox", "server.listener", "server.connections", "server.grants", "protocol.frames",
 )
 TABLES = ("test_table", "test_fairness", "test_snapshot", "test_queues", "test_engine")
 COMPILED = {
-    "_rows": TABLES, "_jobs": TABLES, "_runs": TABLES, "_runrows": TABLES, "_runturns": TABLES, "_ready": TABLES,
-    "_wheel": ("test_wheel",), "_cron": ("test_cron", "test_cron_table", "test_schedule"),
+    "tables._rows": TABLES, "tables._jobs": TABLES, "tables._runs": TABLES, "tables._runrows": TABLES, "tables._runturns": TABLES, "tables._ready": TABLES,
+    "wheel._wheel": ("test_wheel",), "schedules._cron": ("test_cron", "test_cron_table", "test_schedule"),
 }
 SWAPS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "and": "or", "or": "and", "+": "-", "-": "+"}
 COMPARE = {
@@ -43,6 +47,11 @@ class Change(NamedTuple):
     new: str
     what: str
     inside: bool = True
+
+    @property
+    def module(self) -> str:
+        """Its module, as the lists above name it."""
+        return ".".join(Path(self.path).with_suffix("").parts[1:])
 
     def made(self, data: bytes) -> bytes:
         return data[: self.start] + self.new.encode() + data[self.end :]
@@ -155,6 +164,6 @@ def by_line(path: str, data: bytes) -> list[Change]:
 
 def changes_of(module: str) -> list[Change]:
     """Every change of a module."""
-    path = f"wheelsched/{module}.{'pyx' if module in COMPILED else 'py'}"
+    path = f"wheelsched/{module.replace('.', '/')}.{'pyx' if module in COMPILED else 'py'}"
     data = (ROOT / path).read_bytes()
     return by_line(path, data) if module in COMPILED else Finder(path, data).found

@@ -20,9 +20,9 @@ import time
 from pathlib import Path
 
 from wheelsched import At, Call, Client
-from wheelsched.boot import serve
-from wheelsched.config import load
-from wheelsched.errors import UnavailableError, WheelschedError
+from wheelsched.model.errors import UnavailableError, WheelschedError
+from wheelsched.server.boot import serve
+from wheelsched.server.config import load
 
 WRITE, TRUNCATE, SYNC, RENAME, UNLINK, MKDIR = range(1, 7)
 SECTOR = 512

@@ -10,12 +10,12 @@ from pathlib import Path
 import msgpack
 import numpy as np
 
-from wheelsched import protocol
-from wheelsched.builtin import Allowed
-from wheelsched.connections import Connection
-from wheelsched.errors import WheelschedError
-from wheelsched.model import NEVER, Outcome
-from wheelsched.pool import Pool
+from wheelsched.executor.builtin import Allowed
+from wheelsched.model.errors import WheelschedError
+from wheelsched.model.nouns import NEVER, Outcome
+from wheelsched.pool.pool import Pool
+from wheelsched.protocol import frames
+from wheelsched.server.connections import Connection
 
 BOOT = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 FIRST = 5 << 32  # tokens of generation 5
@@ -142,13 +142,13 @@ class Scripted:
                 self.seekers.append(request)
             else:
                 try:
-                    self.connection.send(protocol.encode_ok(request.id, self._answer(request)))
+                    self.connection.send(frames.encode_ok(request.id, self._answer(request)))
                 except WheelschedError as e:
-                    self.connection.send(protocol.encode_error(request.id, e))
+                    self.connection.send(frames.encode_error(request.id, e))
         while self.seekers and (self.queue or self.stopping):
             request = self.seekers.pop(0)
             reply = self._grant(request.args["credits"]) if self.queue else {"n": 0, "stop": True}
-            self.connection.send(protocol.encode_ok(request.id, reply))
+            self.connection.send(frames.encode_ok(request.id, reply))
 
     def until(self, condition, what="the condition", limit_s=30):
         """Serve until the condition holds; fails after the limit."""

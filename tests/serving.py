@@ -12,7 +12,7 @@ from pathlib import Path
 import msgpack
 
 from wheelsched import At, Call, Client, Job
-from wheelsched.errors import UnavailableError
+from wheelsched.model.errors import UnavailableError
 
 TASKS = """
 import os, time

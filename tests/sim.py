@@ -22,11 +22,12 @@ from sim_definitions import ATTEMPTS_MAX, NAMES, TASKS, Definitions
 from sim_time import TimeActions
 from sim_world import US, World
 
-from wheelsched import Call, Retry, records
-from wheelsched.definition import given_from_api
-from wheelsched.model import MS, RunState
-from wheelsched.protocol import encode_payload
-from wheelsched.state import State
+from wheelsched import Call, Retry
+from wheelsched.model.nouns import MS, RunState
+from wheelsched.protocol.definition import given_from_api
+from wheelsched.protocol.frames import encode_payload
+from wheelsched.state import records
+from wheelsched.state.state import State
 
 
 class Actor(TimeActions):

@@ -10,9 +10,9 @@ from collections import Counter
 import numpy as np
 
 from wheelsched import Call, Retry
-from wheelsched.definition import given_from_api
-from wheelsched.model import HOOKS, JobState, RunState, Trigger
-from wheelsched.protocol import decode_headers, encode_payload
+from wheelsched.model.nouns import HOOKS, JobState, RunState, Trigger
+from wheelsched.protocol.definition import given_from_api
+from wheelsched.protocol.frames import decode_headers, encode_payload
 
 REASONS = {"on_success": "success", "on_failure": "failure", "on_dead": "dead"}
 ENDS = {RunState.SUCCEEDED: "succeeded", RunState.DEAD: "failed", RunState.CANCELLED: "cancelled"}

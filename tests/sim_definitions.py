@@ -6,10 +6,10 @@ from sim_chains import ChainDraws
 from sim_turns import TurnDraws
 
 from wheelsched import Call, Catchup, Cron, Every, Overlap, Retry
-from wheelsched.definition import given_from_api
-from wheelsched.errors import InvalidArgumentError
-from wheelsched.model import US, to_datetime
-from wheelsched.schedule import At, Manual
+from wheelsched.model.errors import InvalidArgumentError
+from wheelsched.model.nouns import US, to_datetime
+from wheelsched.protocol.definition import given_from_api
+from wheelsched.schedules.schedule import At, Manual
 
 NAMES = ("default/a", "default/b", "default/c", "default/d", "team/e", "team/f")
 CALENDARS = ("x", "y")

@@ -14,10 +14,10 @@ from sim_chains import ChainRules
 from sim_oracle import DAY_US, Plan, blocked, local
 from sim_rules import Rules
 
-from wheelsched import records
-from wheelsched.ids import scheduled_run_id
-from wheelsched.model import NEVER, REQUEST_TTL_US, SERVER_UID, Disposition, JobState, Reason, RunFlag, RunState, Trigger
-from wheelsched.state import State
+from wheelsched.model.ids import scheduled_run_id
+from wheelsched.model.nouns import NEVER, REQUEST_TTL_US, SERVER_UID, Disposition, JobState, Reason, RunFlag, RunState, Trigger
+from wheelsched.state import records
+from wheelsched.state.state import State
 
 DST = {Reason.DST_GAP: "dst_gap", Reason.DST_OVERLAP: "dst_overlap"}
 OWN = (Trigger.SCHEDULE, Trigger.BACKFILL)

@@ -9,10 +9,10 @@ from sim_definitions import TASKS
 from sim_world import US, World
 
 from wheelsched import At, Call
-from wheelsched.definition import given_from_api
-from wheelsched.doubles import doubled
-from wheelsched.model import to_datetime
-from wheelsched.protocol import encode_payload
+from wheelsched.model.nouns import to_datetime
+from wheelsched.protocol.definition import given_from_api
+from wheelsched.protocol.frames import encode_payload
+from wheelsched.state.doubles import doubled
 
 DAY, YEAR = 86_400, 365 * 86_400
 WORK = Call(TASKS[0])

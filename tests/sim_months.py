@@ -11,12 +11,13 @@ import numpy as np
 from sim_kept import DAY, KEYED, WORK, YEAR, Kept
 from sim_world import US
 
-from wheelsched import At, Cron, Every, Manual, records
-from wheelsched.definition import given_from_api
-from wheelsched.errors import InvalidArgumentError
-from wheelsched.history import Block, of_runs
-from wheelsched.model import KEY_TTL_US, REQUEST_TTL_US, JobState, to_datetime
-from wheelsched.protocol import encode_payload
+from wheelsched import At, Cron, Every, Manual
+from wheelsched.model.errors import InvalidArgumentError
+from wheelsched.model.nouns import KEY_TTL_US, REQUEST_TTL_US, JobState, to_datetime
+from wheelsched.protocol.definition import given_from_api
+from wheelsched.protocol.frames import encode_payload
+from wheelsched.state import records
+from wheelsched.state.history import Block, of_runs
 
 HOUR_US, DAY_US = 3_600 * US, DAY * US
 NAME_US = 31 * DAY_US  # after the last put or change

@@ -12,9 +12,9 @@ from zoneinfo import ZoneInfo
 
 from cron_brute import Expression
 
-from wheelsched.model import NEVER
-from wheelsched.schedule import schedule_from_wire
-from wheelsched.zonedata import load_zone
+from wheelsched.model.nouns import NEVER
+from wheelsched.schedules.schedule import schedule_from_wire
+from wheelsched.schedules.zonedata import load_zone
 
 US = 1_000_000
 MINUTE_US = 60 * US

@@ -6,8 +6,8 @@ import numpy as np
 from sim_oracle import local
 from sim_turns import TurnRules, apart, makes_up, sent_back
 
-from wheelsched.ids import scheduled_run_id
-from wheelsched.model import MS, Disposition, Event, JobState, Reason, RunState, Trigger
+from wheelsched.model.ids import scheduled_run_id
+from wheelsched.model.nouns import MS, Disposition, Event, JobState, Reason, RunState, Trigger
 
 LATE_FLAG = 4
 OWN = (Trigger.SCHEDULE, Trigger.BACKFILL)

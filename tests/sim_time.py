@@ -5,7 +5,7 @@ from __future__ import annotations
 from sim_definitions import CALENDARS, NAMES, ZONES
 from sim_oracle import CHANGED, Plan
 
-from wheelsched.model import NEVER, JobState
+from wheelsched.model.nouns import NEVER, JobState
 
 US = 1_000_000
 

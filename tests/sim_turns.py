@@ -7,10 +7,10 @@ from __future__ import annotations
 import random
 
 from wheelsched import Call, Retry
-from wheelsched.definition import given_from_api
-from wheelsched.model import RunFlag, RunState, Trigger
-from wheelsched.protocol import encode_payload
-from wheelsched.state_parts import IDENTITY
+from wheelsched.model.nouns import RunFlag, RunState, Trigger
+from wheelsched.protocol.definition import given_from_api
+from wheelsched.protocol.frames import encode_payload
+from wheelsched.state.nouns import IDENTITY
 
 
 class TurnDraws:

@@ -15,15 +15,17 @@ from sim_definitions import TASKS
 from sim_judge import Judge
 from sim_oracle import zone_data
 
-from wheelsched import history, protocol, records, sessions, state
-from wheelsched.attempts import unpack_past
-from wheelsched.engine import Engine
-from wheelsched.keeper import Keeper
-from wheelsched.memory_journal import MemoryJournal
-from wheelsched.model import CLOCK_STEP_US, NEVER, US, Outcome, RunState
-from wheelsched.state import State
-from wheelsched.turn import Disconnect, Incoming, Now, WorkerGone
-from wheelsched.tzif import Zones
+from wheelsched.engine import peers
+from wheelsched.engine.engine import Engine
+from wheelsched.engine.turn import Disconnect, Incoming, Now, WorkerGone
+from wheelsched.journal.memory import MemoryJournal
+from wheelsched.model.nouns import CLOCK_STEP_US, NEVER, US, Outcome, RunState
+from wheelsched.protocol import frames
+from wheelsched.schedules.zones import Zones
+from wheelsched.server.keeper import Keeper
+from wheelsched.state import history, records, state
+from wheelsched.state.past import unpack_past
+from wheelsched.state.state import State
 
 START_US = 1_767_225_600 * US  # 2026-01-01
 CHANGES_US = [  # of the wall clock, in the zones of sim_definitions.ZONES
@@ -154,8 +156,8 @@ class World:
     def request(self, conn, verb, args, then):
         """Queue a request; `then(reply)` when its answer is let out."""
         self.numbers += 1
-        (body,) = protocol.FrameReader(protocol.FRAME_MAX).feed(protocol.encode_request(self.numbers, verb, args))
-        self.inputs.append(Incoming(conn, protocol.parse_request(body), 0))
+        (body,) = frames.FrameReader(frames.FRAME_MAX).feed(frames.encode_request(self.numbers, verb, args))
+        self.inputs.append(Incoming(conn, frames.parse_request(body), 0))
         self.open[conn, self.numbers] = (verb, then)
 
     def step(self):
@@ -200,8 +202,8 @@ class World:
         while self.outbox and self.outbox[0][0] <= durable:
             _, effects = self.outbox.popleft()
             for conn, frame in effects.replies:
-                (body,) = protocol.FrameReader(protocol.REPLY_MAX).feed(frame)
-                reply = protocol.parse_reply(body)
+                (body,) = frames.FrameReader(frames.REPLY_MAX).feed(frame)
+                reply = frames.parse_reply(body)
                 verb, then = self.open.pop((conn, reply.id))
                 if reply.error is not None:
                     assert reply.error.code != "internal", reply.error
@@ -248,8 +250,8 @@ class World:
 
     def command(self, verb, args):
         """A new command of a client."""
-        cmd = Command(verb, {**args, "rid": self.rng.randbytes(16)} if verb in protocol.MUTATING else args)
-        if verb in protocol.MUTATING:
+        cmd = Command(verb, {**args, "rid": self.rng.randbytes(16)} if verb in frames.MUTATING else args)
+        if verb in frames.MUTATING:
             self.commands.append(cmd)
         self.send(cmd)
 
@@ -262,7 +264,7 @@ class World:
         if reply.error is not None:
             return
         self.stats["acked " + cmd.verb] += 1
-        if cmd.verb not in protocol.MUTATING or cmd.args.get("dry_run"):
+        if cmd.verb not in frames.MUTATING or cmd.args.get("dry_run"):
             return
         assert cmd.args["rid"] in self.judge.replied, f"{cmd.verb} was answered, and no durable record says so"
         known = [msgpack.unpackb(answer, raw=False) for answer in self.judge.answers[cmd.args["rid"]]]
@@ -282,7 +284,7 @@ class World:
         """A pool executor, or an external worker that connects."""
         w = Worker(self.connect(), kind)
         if kind == "pool":
-            w.id = sessions.add_worker(self.engine, w.conn, "p", "pool")
+            w.id = peers.add_worker(self.engine, w.conn, "p", "pool")
         self.workers.append(w)
         self.greet(w)
 

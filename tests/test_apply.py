@@ -26,12 +26,12 @@ from wheelsched import (
     ResourceExhaustedError,
     Retry,
     UnavailableError,
-    protocol,
 )
-from wheelsched import apply as engine_apply
-from wheelsched.model import FRAME_JOBS, FRAME_JOBS_MAX, NEVER
-from wheelsched.testing import CLIENT, Simulator
-from wheelsched.turn import Disconnect
+from wheelsched.engine.turn import Disconnect
+from wheelsched.model.nouns import FRAME_JOBS, FRAME_JOBS_MAX, NEVER
+from wheelsched.protocol import frames
+from wheelsched.simulator.simulator import CLIENT, Simulator
+from wheelsched.verbs import apply as engine_apply
 
 DAY = Cron("0 0 * * *")
 
@@ -217,7 +217,7 @@ def test_replay_gives_the_same_state(sim):
     sim.engine.state.check()
     digest = sim.engine.state.digest()
     sim._step([])
-    from wheelsched.boot import recover
+    from wheelsched.server.boot import recover
 
     assert recover(sim.journal).digest() == digest == sim.engine.state.digest()
 
@@ -257,7 +257,7 @@ def frame(names, **more):
     n = len(names)
     return {
         "given": [{"task": "t", "schedule": {"kind": "manual"}}], "names": names, "which": bytes(4 * n), "param_us": NEVER.to_bytes(8, "little") * n,
-        "payload": [protocol.encode_payload((), {})] * n, "notes": [""] * n, "paused": [None] * n, **more,
+        "payload": [frames.encode_payload((), {})] * n, "notes": [""] * n, "paused": [None] * n, **more,
     }
 
 
@@ -419,7 +419,7 @@ def test_an_answer_that_is_none(make, path, answer):
 
 
 def test_payload_errors_name_the_argument():
-    from wheelsched.staging import check_job
+    from wheelsched.client.apply import check_job
 
     with pytest.raises(PayloadError, match=r"args\[0\]"):
         check_job(Job("a", Call("t", object()), DAY))

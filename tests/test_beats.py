@@ -8,10 +8,10 @@ import pytest
 from engine_bench import CALL, FAILED, NOT_STARTED, OK, Bench
 
 from wheelsched import Call, Every, Retry, current_run
-from wheelsched.errors import FencedError, InvalidArgumentError, PayloadError
-from wheelsched.model import CHECKPOINT_MAX, PROGRESS_MAX, STALE_MAX
-from wheelsched.state import State, recover
-from wheelsched.testing import Simulator
+from wheelsched.model.errors import FencedError, InvalidArgumentError, PayloadError
+from wheelsched.model.nouns import CHECKPOINT_MAX, PROGRESS_MAX, STALE_MAX
+from wheelsched.simulator.simulator import Simulator
+from wheelsched.state.state import State, recover
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_checkpoints_are_in_snapshot_and_digest(b):
 
 
 def test_batches_with_checkpoints_are_bounded_in_bytes(b, monkeypatch):
-    monkeypatch.setattr("wheelsched.workers.BATCH_BYTES_MAX", 3_000)
+    monkeypatch.setattr("wheelsched.engine.leases.BATCH_BYTES_MAX", 3_000)
     [b.client.enqueue(CALL, retry=Retry(2, 0)) for _ in range(3)]
     leases = b.lease()
     beat(b, leases, checkpoint=[(i, bytes(1_400)) for i in range(3)])

@@ -10,8 +10,8 @@ from fake_server import FakeServer
 from test_cli import Scripted, wire_job, wire_run
 
 from wheelsched import Call, Every, InvalidArgumentError
-from wheelsched.bounds import bound, coming
-from wheelsched.testing import Simulator
+from wheelsched.client.bounds import bound, coming
+from wheelsched.simulator.simulator import Simulator
 
 NOW = datetime(2026, 3, 2, 10, 30, tzinfo=UTC)
 

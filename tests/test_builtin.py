@@ -11,8 +11,8 @@ from engine_bench import FAILED, Bench
 from scripted import Scripted
 
 from wheelsched import Command, NotRetried, PayloadError, Retry
-from wheelsched.builtin import Allowed
-from wheelsched.model import Outcome
+from wheelsched.executor.builtin import Allowed
+from wheelsched.model.nouns import Outcome
 
 root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
 
@@ -104,11 +104,11 @@ def test_root_runs_it_as_another_user_with_its_groups(start):
 
 @root
 def test_another_user_is_refused_to_whoever_is_not_root(start, monkeypatch, tmp_path):
-    from wheelsched import builtin_command
+    from wheelsched.executor import command
 
-    monkeypatch.setattr(builtin_command.os, "geteuid", lambda: 1234)
-    with pytest.raises(builtin_command.CommandRefused, match="this worker runs as uid 1234, and only root may change the user"):
-        builtin_command._account("root")
+    monkeypatch.setattr(command.os, "geteuid", lambda: 1234)
+    with pytest.raises(command.CommandRefused, match="this worker runs as uid 1234, and only root may change the user"):
+        command._account("root")
 
 
 @pytest.mark.slow

@@ -7,11 +7,11 @@ import cron_brute as brute
 import numpy as np
 import pytest
 
-from wheelsched import zonedata
-from wheelsched.calendars import Calendar, Calendars, calendar_from_api, check_calendar, describe_calendar
-from wheelsched.errors import InvalidArgumentError, ScheduleError
-from wheelsched.model import INSTANT_MAX_US, NEVER
-from wheelsched.tzif import Zones
+from wheelsched.model.errors import InvalidArgumentError, ScheduleError
+from wheelsched.model.nouns import INSTANT_MAX_US, NEVER
+from wheelsched.schedules import zonedata
+from wheelsched.schedules.calendars import Calendar, Calendars, calendar_from_api, check_calendar, describe_calendar
+from wheelsched.schedules.zones import Zones
 
 LONG = os.environ.get("WHEELSCHED_LONG") == "1"
 SEED = int(os.environ.get("WHEELSCHED_SEED", "1"))

@@ -7,9 +7,9 @@ import pytest
 from engine_bench import FAILED, OK, Bench
 
 from wheelsched import Call, Every, FailedPreconditionError, InvalidArgumentError, Job, Manual, Retry, current_run
-from wheelsched.protocol import decode_headers
-from wheelsched.records import decode
-from wheelsched.testing import Simulator
+from wheelsched.protocol.frames import decode_headers
+from wheelsched.simulator.simulator import Simulator
+from wheelsched.state.records import decode
 
 B = Call("b")
 

@@ -14,15 +14,16 @@ import pytest
 from click.testing import CliRunner
 from fake_server import FakeServer
 
-from wheelsched import Catchup, Overlap, Retry, errors
+from wheelsched import Catchup, Overlap, Retry
 from wheelsched.cli.history_rows import definition, run_row
 from wheelsched.cli.root import VERBS, cli
 from wheelsched.cli.shell import Verb
-from wheelsched.definition import check_given, given_from_api, resolve
-from wheelsched.model import Call
-from wheelsched.protocol import encode_payload
-from wheelsched.schedule import At, Cron, Every, Manual
-from wheelsched.views import JobInfo, RunInfo
+from wheelsched.client.values import JobInfo, RunInfo
+from wheelsched.model import errors
+from wheelsched.model.nouns import Call
+from wheelsched.protocol.definition import check_given, given_from_api, resolve
+from wheelsched.protocol.frames import encode_payload
+from wheelsched.schedules.schedule import At, Cron, Every, Manual
 
 NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
 NOON_US = int(NOON.timestamp()) * 1_000_000

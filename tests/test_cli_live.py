@@ -14,20 +14,21 @@ import numpy as np
 import pytest
 from serving import wait_for
 
-from wheelsched.boot import open_offline
-from wheelsched.cli import midnight, verify
-from wheelsched.cli.latency import percentiles
-from wheelsched.cli.midnight import Plan, doubts, name_of, recurring_at
+from wheelsched.cli import verify
+from wheelsched.cli.bench import midnight
+from wheelsched.cli.bench.latency import percentiles
+from wheelsched.cli.bench.midnight import Plan, doubts, name_of, recurring_at
+from wheelsched.cli.bench.workbench import Census, ServerProcess, poll
 from wheelsched.cli.output import Progress
 from wheelsched.cli.verify import verify_directory
-from wheelsched.cli.workbench import Census, ServerProcess, poll
-from wheelsched.client import Client, Run
-from wheelsched.errors import UnavailableError
-from wheelsched.history import pack
-from wheelsched.journal import Batch, LmdbJournal
-from wheelsched.state import State
+from wheelsched.client.client import Client, Run
+from wheelsched.journal.lmdb_journal import Batch, LmdbJournal
+from wheelsched.model.errors import UnavailableError
+from wheelsched.server.boot import open_offline
+from wheelsched.state.history import pack
+from wheelsched.state.state import State
 
-TASKS = "wheelsched.cli.demo_tasks"
+TASKS = "wheelsched.cli.bench.demo_tasks"
 
 
 class Live:
@@ -308,7 +309,7 @@ def test_the_corpus_of_the_package_is_that_of_the_benchmarks():
     beside = Path(__file__).resolve().parent.parent / "benchmarks" / "crontab_corpus.txt"
     if not beside.is_file():
         pytest.skip("no benchmarks beside the tests")
-    assert (files("wheelsched.cli") / "corpus.txt").read_bytes() == beside.read_bytes()
+    assert (files("wheelsched.cli.bench") / "corpus.txt").read_bytes() == beside.read_bytes()
 
 
 def test_percentiles():

@@ -12,11 +12,11 @@ from click.testing import CliRunner
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from wheelsched import errors
 from wheelsched.cli.output import Progress, cut, pairs, size
 from wheelsched.cli.root import cli
 from wheelsched.cli.shell import exit_code
 from wheelsched.cli.times import Times, changes_today, instant_text, relative, span
+from wheelsched.model import errors
 
 NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)
 ZONES = ["Europe/Berlin", "America/St_Johns", "Australia/Lord_Howe", "America/Havana", "Africa/Cairo", "America/Asuncion"]
@@ -130,7 +130,7 @@ def test_a_command_without_its_words_is_a_usage_error():
 def test_what_a_task_says_moves_no_cursor_and_breaks_no_json(capsys):
     from wheelsched.cli.output import to_json
     from wheelsched.cli.shell import say
-    from wheelsched.views import plain
+    from wheelsched.client.values import plain
 
     say("run failed: \x1b[2J\0 oops\nsecond line")
     err = capsys.readouterr().err

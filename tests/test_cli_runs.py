@@ -15,9 +15,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from fake_server import FakeServer
 from test_cli import NOON_US, RUN_ID, Scripted, page, wire_job, wire_run
 
-from wheelsched import errors
-from wheelsched.payloads import Ext, Exts
-from wheelsched.protocol import encode_value
+from wheelsched.model import errors
+from wheelsched.model.payloads import Ext, Exts
+from wheelsched.protocol.frames import encode_value
 
 
 @pytest.fixture

@@ -19,9 +19,10 @@ from fake_server import FakeServer
 from serving import wait_for
 from test_cli import NOON_US, RUN_ID, Scripted, page, wire_job, wire_run
 
-from wheelsched import Call, Cron, Manual, errors
+from wheelsched import Call, Cron, Manual
 from wheelsched.cli.root import cli
 from wheelsched.cli.tables import Head, fitted
+from wheelsched.model import errors
 
 
 @pytest.fixture

@@ -17,14 +17,14 @@ import fake_server
 from fake_server import FakeServer
 from test_cli import NOON, NOON_US, RUN_ID, STATS, Scripted, invoke, page, wire_job, wire_run
 
-from wheelsched import errors
 from wheelsched.cli.history_rows import definition
 from wheelsched.cli.times import is_wall, parse_day, parse_moment, parse_wall, schedule_zone
-from wheelsched.definition import given_from_api
-from wheelsched.model import NEVER, Call
-from wheelsched.policies import Catchup
-from wheelsched.schedule import At, Cron, Every, Manual
-from wheelsched.views import JobInfo
+from wheelsched.client.values import JobInfo
+from wheelsched.model import errors
+from wheelsched.model.nouns import NEVER, Call
+from wheelsched.model.policies import Catchup
+from wheelsched.protocol.definition import given_from_api
+from wheelsched.schedules.schedule import At, Cron, Every, Manual
 
 GAP_US = int(datetime(2026, 3, 29, 1, 30, tzinfo=UTC).timestamp()) * 1_000_000  # 02:30 in Berlin, read by the offset before
 PAST_US, FAR_US = 1_000_000_000_000_000, 30_000_000_000_000_000  # 2001 and 2920

@@ -28,12 +28,12 @@ from wheelsched import (
     RunFailed,
     RunTimeout,
     UnavailableError,
-    client,
     default_socket_path,
-    protocol,
 )
-from wheelsched.model import US
-from wheelsched.session import Ask, Session
+from wheelsched.client import client
+from wheelsched.client.requests import Ask, Session
+from wheelsched.model.nouns import US
+from wheelsched.protocol import frames
 
 
 @pytest.fixture(params=[Client, Driven], ids=["sync", "async"])
@@ -49,7 +49,7 @@ def path(short_tmp):
 def every_verb():
     """(what is called, the answer, the verb and the arguments that the specification wants)."""
     call = Call("t", 1, a=2)
-    payload = protocol.encode_payload((1,), {"a": 2})
+    payload = frames.encode_payload((1,), {"a": 2})
     run, job = run_raw(), job_raw(result="created")
     return [
         (
@@ -123,10 +123,10 @@ def test_every_verb_asks_as_the_specification_says(make, path):
         got = [ask(ws) for ask, _, _, _ in steps]
     rids = set()
     for request, (_, _, verb, args) in zip(seen, steps, strict=True):
-        if verb in protocol.MUTATING:
+        if verb in frames.MUTATING:
             rids.add(request.args.pop("rid"))
         assert (request.verb, request.args) == (verb, args)
-    assert len(rids) == sum(verb in protocol.MUTATING for _, _, verb, _ in steps)
+    assert len(rids) == sum(verb in frames.MUTATING for _, _, verb, _ in steps)
     assert all(len(rid) == 16 for rid in rids)
     assert (got[0].name, got[0].result, got[0].args, got[0].kwargs) == ("x", "created", [1], {"a": 2})
     assert (got[1].id, got[1].job) == (RUN_ID, "x")
@@ -178,9 +178,9 @@ def test_only_the_server_can_ask_to_come_back_later():
     session.not_connected(FileNotFoundError(2, "No such file"), 0.0)
     assert (first.answered, first.wants_retry) == (True, False)
     session.connected()
-    session.received(protocol.encode_ok(2, HELLO))
+    session.received(frames.encode_ok(2, HELLO))
     second = session.begin(Ask("get", {}, lambda value: value))
-    session.received(protocol.encode_error(second.id, UnavailableError("draining")))
+    session.received(frames.encode_error(second.id, UnavailableError("draining")))
     assert (second.answered, second.wants_retry) == (True, True)
     assert session.again(second, 5.0)
     assert (second.answered, second.give_up_at, session.idle) == (False, 35.0, False)
@@ -194,7 +194,7 @@ def test_only_the_server_can_ask_to_come_back_later():
     with pytest.raises(UnavailableError, match="within 30 s"):
         session.patience(second, 35.0, None)
     session.connected()
-    session.received(protocol.encode_ok(4, HELLO))
+    session.received(frames.encode_ok(4, HELLO))
     assert session.patience(second, 99.0, None) is None  # a connection stands: it may take as long as it takes
 
 
@@ -204,7 +204,7 @@ def test_what_is_dropped_before_a_new_connection_is_not_sent_again():
     for hello_id in (3, 4):
         session.connected()
         session.took(len(session.next_chunk()))
-        session.received(protocol.encode_ok(hello_id, HELLO))
+        session.received(frames.encode_ok(hello_id, HELLO))
         if hello_id == 3:
             assert session.took(len(first.frame)) is first
             session.lost(0.0)
@@ -217,7 +217,7 @@ def test_what_is_half_sent_is_sent_to_its_end():
     first, second = (session.begin(Ask("get", {"name": name}, lambda value: value)) for name in "ab")
     session.connected()
     session.took(len(session.next_chunk()))
-    session.received(protocol.encode_ok(3, HELLO))
+    session.received(frames.encode_ok(3, HELLO))
     session.took(3)
     session.drop(first)
     session.drop(second)
@@ -324,11 +324,11 @@ def test_a_refused_hello_is_told(make, path):
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
         b"\0\0\0\1\xc1",
         b"\0\0\0\2\x91\x01",
-        protocol.encode_frame([2, "fine", 1]),
-        protocol.encode_frame([2, "error", "no map"]),
-        protocol.encode_frame([2, "error", {"code": []}]),
+        frames.encode_frame([2, "fine", 1]),
+        frames.encode_frame([2, "error", "no map"]),
+        frames.encode_frame([2, "error", {"code": []}]),
         b"\xff\xff\xff\xff",
-        protocol.encode_error(0, InvalidArgumentError("malformed frame")),
+        frames.encode_error(0, InvalidArgumentError("malformed frame")),
     ],
 )
 def test_rubbish_from_the_peer_ends_the_call_and_the_connection(make, path, rubbish):
@@ -406,7 +406,7 @@ def test_a_listing_that_does_not_move_on_ends(make, path):
 
 
 def value(x):
-    return {"value": protocol.encode_value(x)}
+    return {"value": frames.encode_value(x)}
 
 
 def test_result_waits_until_the_run_is_final(make, path):

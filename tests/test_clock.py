@@ -12,9 +12,9 @@ import pytest
 from serving import Serving, wait_for
 
 from wheelsched import Call, Client, Every
-from wheelsched.clock import Clock, WallTimer
-from wheelsched.lags import Histogram
-from wheelsched.model import NEVER, US
+from wheelsched.model.nouns import NEVER, US
+from wheelsched.server.clock import Clock, WallTimer
+from wheelsched.server.lags import Histogram
 
 HERE = Path(__file__).parent
 

@@ -12,14 +12,14 @@ from sim_kept import DAY, WORK, YEAR, Kept
 from test_occurrences import fold
 
 from wheelsched import At, Catchup, Cron, Every
-from wheelsched.bygone import APART_US, SPANS_MAX, merged, spans_of, within
-from wheelsched.definition import given_from_api
-from wheelsched.errors import FailedPreconditionError
-from wheelsched.history import Block, of_runs
-from wheelsched.memory_journal import Batch
-from wheelsched.model import US, to_datetime
-from wheelsched.protocol import encode_payload
-from wheelsched.state import State
+from wheelsched.journal.memory import Batch
+from wheelsched.model.errors import FailedPreconditionError
+from wheelsched.model.nouns import US, to_datetime
+from wheelsched.protocol.definition import given_from_api
+from wheelsched.protocol.frames import encode_payload
+from wheelsched.state.bygone import APART_US, SPANS_MAX, merged, spans_of, within
+from wheelsched.state.history import Block, of_runs
+from wheelsched.state.state import State
 
 HOUR_US, DAY_US = 3_600 * US, DAY * US
 
@@ -81,7 +81,7 @@ def test_what_history_has_dropped_does_not_run_again(crash):
 @pytest.mark.parametrize("pieces", [False, True])
 def test_catch_up_leaves_it_out(monkeypatch, catchup, made, pieces):
     if pieces:
-        for module in ("misfire", "due"):
+        for module in ("engine.catchup", "engine.due"):
             monkeypatch.setattr(f"wheelsched.{module}.PIECE", 2)
     w = Kept(2)
     put(w, "tick", Every("6h"), catchup=catchup)

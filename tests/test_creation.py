@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from engine_bench import Bench
 
-from wheelsched import Call, history
-from wheelsched.creation import Created
-from wheelsched.reads import LOOKED_AT_MAX, TOLD_MAX
-from wheelsched.state import State, recover
+from wheelsched import Call
+from wheelsched.reads.reads import LOOKED_AT_MAX, TOLD_MAX
+from wheelsched.state import history
+from wheelsched.state.creation import Created
+from wheelsched.state.state import State, recover
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -124,7 +125,7 @@ def test_t3_the_order_is_in_no_snapshot_and_no_digest(b):
 
 def test_t3_a_turn_counts_only_the_changes_that_are_new(b, monkeypatch):
     from wheelsched import Manual
-    from wheelsched.changes import Changes
+    from wheelsched.state.changelog import Changes
 
     for i in range(50):
         b.client.put(f"a/{i}", Call("t"), Manual())

@@ -1,4 +1,4 @@
-"""crew.py: several runs at a time in one executor, threads or coroutines, under a scripted server end."""
+"""executor/crew.py: several runs at a time in one executor, threads or coroutines, under a scripted server end."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import msgpack
 import pytest
 from scripted import FIRST, Scripted, alive, value, wait_for
 
-from wheelsched import process
-from wheelsched.model import Outcome
+from wheelsched.model.nouns import Outcome
+from wheelsched.process import processes
 
 HERE = str(Path(__file__).resolve().parent)
 
@@ -195,16 +195,16 @@ def test_commands_run_together_and_one_that_times_out_ends_alone(make, tmp_path)
 
 
 def test_places_of_the_started_file(tmp_path):
-    file = process.StartedFile(tmp_path / "5-1.started", create=True, places=3)
-    file.places[2][process.W_STARTED] = 7
+    file = processes.StartedFile(tmp_path / "5-1.started", create=True, places=3)
+    file.places[2][processes.W_STARTED] = 7
     file.text = "why ä" * 1_000
     file.boot_id = "b" * 36
     file.skip(9)
-    again = process.StartedFile(tmp_path / "5-1.started")
-    assert [p[process.W_STARTED] for p in again.places] == [0, 0, 7]
-    assert (again.words[process.W_STARTED], again.boot_id, again.skips()) == (0, "b" * 36, {9})
+    again = processes.StartedFile(tmp_path / "5-1.started")
+    assert [p[processes.W_STARTED] for p in again.places] == [0, 0, 7]
+    assert (again.words[processes.W_STARTED], again.boot_id, again.skips()) == (0, "b" * 36, {9})
     assert again.text.startswith("why äwhy")
-    alone = process.StartedFile(tmp_path / "5-2.started", create=True)
+    alone = processes.StartedFile(tmp_path / "5-2.started", create=True)
     assert alone.places == [alone.words]
 
 

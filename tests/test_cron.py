@@ -15,12 +15,12 @@ import pytest
 from croniter import croniter
 from cronsim import CronSim
 
-from wheelsched import cron, zonedata
-from wheelsched.errors import ScheduleError
-from wheelsched.model import EXPR_MAX, NEVER
-from wheelsched.schedule import Cron
-from wheelsched.schedules import ScheduleTable
-from wheelsched.tzif import Zones
+from wheelsched.model.errors import ScheduleError
+from wheelsched.model.nouns import EXPR_MAX, NEVER
+from wheelsched.schedules import expressions, zonedata
+from wheelsched.schedules.schedule import Cron
+from wheelsched.schedules.table import ScheduleTable
+from wheelsched.schedules.zones import Zones
 
 LONG = os.environ.get("WHEELSCHED_LONG") == "1"
 SEED = int(os.environ.get("WHEELSCHED_SEED", "1"))
@@ -251,7 +251,7 @@ def test_every_expression_of_the_corpus_has_an_answer():
         text = line.split("\t")[2]
         try:
             Cron(text, hash_id="x").next(EPOCH)
-            assert cron.describe(text)
+            assert expressions.describe(text)
             accepted += 1
         except ScheduleError as e:
             reasons.append(e.message)
@@ -268,7 +268,7 @@ def test_every_expression_of_the_corpus_has_an_answer():
     ("1-3,2-4,59 * * * *", 5), ("58/1,*/30 * * * *", 4),
 ])
 def test_minutes(text, expected):
-    assert cron.parse(text).minutes.bit_count() == expected
+    assert expressions.parse(text).minutes.bit_count() == expected
 
 
 @pytest.mark.parametrize(("text", "days"), [
@@ -279,7 +279,7 @@ def test_minutes(text, expected):
     ("0/3", "036"), ("07", "0"), ("5-07", "056"), ("1-mon/8", "1"),
 ])
 def test_weekdays(text, days):
-    assert cron.parse(f"0 0 * * {text}").days.dow == sum(1 << int(d) for d in days)
+    assert expressions.parse(f"0 0 * * {text}").days.dow == sum(1 << int(d) for d in days)
 
 
 @pytest.mark.parametrize("expr", [
@@ -424,10 +424,10 @@ def test_rare_dates_far_apart():
 
 def test_hash_is_frozen():
     """These numbers are in users' heads and dashboards: they never change."""
-    masks = cron.parse("H H H H H", "first", True, "default/nightly")
+    masks = expressions.parse("H H H H H", "first", True, "default/nightly")
     shown = [m.bit_length() - 1 for m in (masks.minutes, masks.hours, masks.days.dom, masks.months, masks.days.dow)]
     assert shown == FROZEN
-    assert cron.parse("H * * * *", "first", True, "a").minutes != cron.parse("H * * * *", "first", True, "b").minutes
+    assert expressions.parse("H * * * *", "first", True, "a").minutes != expressions.parse("H * * * *", "first", True, "b").minutes
 
 
 FROZEN = [26, 15, 10, 1, 1]
@@ -439,14 +439,14 @@ def test_hash_spreads_and_stays_inside():
     ):
         seen = set()
         for i in range(600):
-            mask = cron.parse(f"{text} * * * *", "first", True, f"job-{i}").minutes
+            mask = expressions.parse(f"{text} * * * *", "first", True, f"job-{i}").minutes
             values = [v for v in range(60) if mask >> v & 1]
             assert len(values) == count, (text, i)
             assert low <= values[0] <= values[-1] <= high
             seen.add(values[0])
         step = 15 if text == "H/15" else 10 if "/" in text else high - low + 1
         assert len(seen) == step, text
-    days = {cron.parse("0 0 H * *", "first", True, f"job-{i}").days.dom for i in range(900)}
+    days = {expressions.parse("0 0 H * *", "first", True, f"job-{i}").days.dom for i in range(900)}
     assert days == {1 << d for d in range(28)}
 
 
@@ -459,19 +459,19 @@ def test_hash_needs_an_id_when_asked():
 
 
 def test_describe():
-    assert cron.describe("30 2 1,15 * *").startswith("At 02:30, on day 1 and 15. ")
-    assert cron.describe("*/5 * * * *").startswith("Every 5 minutes. ")
-    assert "if it is Monday" in cron.describe("0 0 */2 * 1")
-    assert "or on the last Friday of the month" in cron.describe("0 0 L-2 * 5L")
+    assert expressions.describe("30 2 1,15 * *").startswith("At 02:30, on day 1 and 15. ")
+    assert expressions.describe("*/5 * * * *").startswith("Every 5 minutes. ")
+    assert "if it is Monday" in expressions.describe("0 0 */2 * 1")
+    assert "or on the last Friday of the month" in expressions.describe("0 0 L-2 * 5L")
     with pytest.raises(ScheduleError):
-        cron.describe("61 * * * *")
+        expressions.describe("61 * * * *")
 
 
 def test_light_import():
     """A user's program pays for croniter, numpy and the extension only when it asks for times."""
     code = (
-        "import sys, wheelsched.schedule as s; c = s.Cron('0 2 * * 1', 'Europe/Berlin')\n"
-        "print(*sorted({'numpy', 'croniter', 'wheelsched._cron', 'zoneinfo'} & set(sys.modules)))"
+        "import sys, wheelsched.schedules.schedule as s; c = s.Cron('0 2 * * 1', 'Europe/Berlin')\n"
+        "print(*sorted({'numpy', 'croniter', 'wheelsched.schedules._cron', 'zoneinfo'} & set(sys.modules)))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == ""

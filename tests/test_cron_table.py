@@ -10,17 +10,17 @@ import cron_brute as brute
 import numpy as np
 import pytest
 
-from wheelsched import cron, zonedata
-from wheelsched._cron import CronTable
-from wheelsched.errors import ScheduleError
-from wheelsched.model import NEVER
-from wheelsched.schedule import Cron
-from wheelsched.tzif import Zones
+from wheelsched.model.errors import ScheduleError
+from wheelsched.model.nouns import NEVER
+from wheelsched.schedules import expressions, zonedata
+from wheelsched.schedules._cron import CronTable
+from wheelsched.schedules.schedule import Cron
+from wheelsched.schedules.zones import Zones
 
 SEED = int(os.environ.get("WHEELSCHED_SEED", "1"))
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 CYCLE_S = 146_097 * 86_400
-EVERY_DAY = cron.day_table(cron.Days((1 << 31) - 1, 127, True))
+EVERY_DAY = expressions.day_table(expressions.Days((1 << 31) - 1, 127, True))
 
 
 def us(moment):
@@ -114,9 +114,9 @@ def utc_table():
 
 def test_table_reuses_what_is_removed():
     table = utc_table()
-    others = [cron.day_table(cron.Days(1 << d, 0, False)) for d in range(20)]
+    others = [expressions.day_table(expressions.Days(1 << d, 0, False)) for d in range(20)]
     for _ in range(50):
-        held = [table.add(1, 1, 1, days, 4095, cron.year_table(1 << 40 + i), 0, 0, 0) for i, days in enumerate(others)]
+        held = [table.add(1, 1, 1, days, 4095, expressions.year_table(1 << 40 + i), 0, 0, 0) for i, days in enumerate(others)]
         assert sorted(held) == list(range(20))
         for i, index in enumerate(held):
             assert table.next_one(index, 0) == us(datetime(2010 + i, 1, 1 + i, tzinfo=UTC))

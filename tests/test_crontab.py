@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wheelsched import Cron, InvalidArgumentError, Manual
-from wheelsched.cli.crontab import read_crontab
+from wheelsched.cli.importers.crontab import read_crontab
 from wheelsched.cli.root import cli
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from engine_bench import Bench, at
 
-from wheelsched import At, Catchup, Cron, Every, Manual, misfire
+from wheelsched import At, Catchup, Cron, Every, Manual
+from wheelsched.engine import catchup
 
 START = "2026-03-02T00:00:00Z"
 DAY_S = 86_400
@@ -106,7 +107,7 @@ def test_a_plan_sets_no_cursor_back(b):
     row = b.engine.state.find_job(b"default/j")
     fields = b.engine.state.jobs.gather(np.array([row], np.uint32))[0].copy()
     fields["cursor_us"] = fields["next_us"] + 10 * 3_600_000_000
-    rows = misfire.plan(b.engine, row, fields, int(fields["next_us"]) + 1, misfire.SKIP_PAUSED)
+    rows = catchup.plan(b.engine, row, fields, int(fields["next_us"]) + 1, catchup.SKIP_PAUSED)
     assert {r["cursor"] for r in rows} == {int(fields["cursor_us"])}
 
 

@@ -14,12 +14,12 @@ from click.testing import CliRunner
 from serving import ws_job
 
 import wheelsched
-from wheelsched import boot
 from wheelsched.cli.root import cli
-from wheelsched.config import load
-from wheelsched.errors import CorruptJournalError
-from wheelsched.journal import Batch, LmdbJournal
-from wheelsched.journal_files import read_note, write_note
+from wheelsched.journal.files import read_note, write_note
+from wheelsched.journal.lmdb_journal import Batch, LmdbJournal
+from wheelsched.model.errors import CorruptJournalError
+from wheelsched.server import boot
+from wheelsched.server.config import load
 
 DAMAGED, FATAL, LOCKED, CONFIG = 65, 70, 75, 78
 LATER = "2099-01-01T00:00:00Z"
@@ -256,7 +256,7 @@ def test_t6_a_disk_that_fails_while_the_directory_is_made(tmp_path, short_tmp, c
     def fails(path, *_, **__):
         raise OSError(number, os.strerror(number), str(path))
 
-    monkeypatch.setattr("wheelsched.journal_dir.make_private", fails)
+    monkeypatch.setattr("wheelsched.journal.directory.make_private", fails)
     found, said = start(tmp_path / "new", short_tmp, capfd)
     assert (found, word in said) == (code, True)
 

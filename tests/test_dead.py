@@ -12,10 +12,13 @@ import pytest
 from engine_bench import CALL, FAILED, Bench
 from fake_server import RUN_ID, T0, T0_US, Driven, FakeServer, answering, run_raw
 
-from wheelsched import Call, Client, Every, Retry, dead, protocol, sweeps
-from wheelsched.endings import end_attempts
-from wheelsched.errors import FailedPreconditionError, InvalidArgumentError
-from wheelsched.state import recover
+from wheelsched import Call, Client, Every, Retry
+from wheelsched.engine import sweeps
+from wheelsched.engine.endings import end_attempts
+from wheelsched.model.errors import FailedPreconditionError, InvalidArgumentError
+from wheelsched.protocol import frames
+from wheelsched.state.state import recover
+from wheelsched.verbs import dead
 
 
 @pytest.fixture
@@ -213,7 +216,7 @@ def test_an_export_has_all_of_a_letter(b):
 @pytest.mark.parametrize("make", [Client, Driven], ids=["sync", "async"])
 def test_both_clients_ask_alike(make, short_tmp):
     path, out = str(short_tmp / "s"), io.StringIO()
-    letter = {name: [of] for name, of in {**run_raw("dead"), "payload": protocol.encode_payload((1,), {})}.items()}
+    letter = {name: [of] for name, of in {**run_raw("dead"), "payload": frames.encode_payload((1,), {})}.items()}
     steps = [
         (
             lambda ws: list(ws.dead("default/a*", 5, error="a.B", task="t", queue="q", namespace="n", since=T0, until=T0)),

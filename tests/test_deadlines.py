@@ -8,7 +8,7 @@ import pytest
 from engine_bench import FAILED, NOT_STARTED, Bench
 
 from wheelsched import Call, Cron, Every, Manual, Overlap, current_run
-from wheelsched.testing import Simulator
+from wheelsched.simulator.simulator import Simulator
 
 HOURLY = Cron("0 * * * *")
 

@@ -11,12 +11,12 @@ from hypothesis import given as examples
 from hypothesis import strategies as st
 
 import wheelsched
-from wheelsched.checks import CHECKS, check_instant, check_param_us
-from wheelsched.definition import POLICIES, check_announced, check_given, given_from_api, resolve
-from wheelsched.errors import InvalidArgumentError, ScheduleError, UnimplementedError, WheelschedError
-from wheelsched.model import ATTEMPTS_MAX, HOOKS, INSTANT_MAX_US, KEY_MAX, NEVER, OVERLAPS, US, Call
-from wheelsched.policies import Catchup, Overlap, Retry
-from wheelsched.schedule import At, Cron, Every, Manual
+from wheelsched.model.errors import InvalidArgumentError, ScheduleError, UnimplementedError, WheelschedError
+from wheelsched.model.nouns import ATTEMPTS_MAX, HOOKS, INSTANT_MAX_US, KEY_MAX, NEVER, OVERLAPS, US, Call
+from wheelsched.model.policies import Catchup, Overlap, Retry
+from wheelsched.protocol.checks import CHECKS, check_instant, check_param_us
+from wheelsched.protocol.definition import POLICIES, check_announced, check_given, given_from_api, resolve
+from wheelsched.schedules.schedule import At, Cron, Every, Manual
 
 T0 = datetime(2026, 11, 29, tzinfo=UTC)
 T0_US = int(T0.timestamp()) * US
@@ -488,6 +488,6 @@ def test_a_schedule_error_stays_one():
 
 
 def test_the_specification_of_the_wire_lists_the_keys():
-    text = Path(wheelsched.__file__).with_name("protocol.py").read_text(encoding="utf-8")
+    text = Path(wheelsched.__file__).with_name("protocol").joinpath("frames.py").read_text(encoding="utf-8")
     listed = re.search(r"and only that: \{(.*?)\}", text, re.DOTALL)
     assert set(re.findall(r"\w+", listed.group(1))) == {*CHECKS}

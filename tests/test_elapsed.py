@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from wheelsched.elapsed import Elapsed
-from wheelsched.model import US
+from wheelsched.model.nouns import US
+from wheelsched.state.elapsed import Elapsed
 
 MINUTE, HOUR, DAY = 60 * US, 3_600 * US, 86_400 * US
 START = 1_772_409_600 * US

@@ -10,13 +10,13 @@ import pytest
 from engine_bench import CALL, FAILED, OK, Bench
 
 from wheelsched import At, Cancel, Every, Retry, RetryAfter, RunFailed, RunTimeout, Snooze, task
-from wheelsched.errors import InvalidArgumentError
-from wheelsched.model import US, Outcome
-from wheelsched.retries import rule_for
-from wheelsched.state import State, recover
-from wheelsched.testing import Simulator
-from wheelsched.turn import WorkerGone
-from wheelsched.verbs import unfinished
+from wheelsched.client.verbs import unfinished
+from wheelsched.engine.retries import rule_for
+from wheelsched.engine.turn import WorkerGone
+from wheelsched.model.errors import InvalidArgumentError
+from wheelsched.model.nouns import US, Outcome
+from wheelsched.simulator.simulator import Simulator
+from wheelsched.state.state import State, recover
 
 CANCELLED, SNOOZED = Outcome.CANCELLED, Outcome.SNOOZED
 

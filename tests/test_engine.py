@@ -8,8 +8,7 @@ import pytest
 from engine_bench import CALL, Bench, ask_put, at
 
 from wheelsched import At, Call, Catchup, Cron, Every, Job, Manual, Overlap
-from wheelsched.definition import given_from_api
-from wheelsched.errors import (
+from wheelsched.model.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
     InvalidArgumentError,
@@ -17,9 +16,10 @@ from wheelsched.errors import (
     UnimplementedError,
     WheelschedError,
 )
-from wheelsched.history import Block, of_runs
-from wheelsched.model import NEVER, US, Disposition, RunState
-from wheelsched.protocol import MUTATING, encode_payload
+from wheelsched.model.nouns import NEVER, US, Disposition, RunState
+from wheelsched.protocol.definition import given_from_api
+from wheelsched.protocol.frames import MUTATING, encode_payload
+from wheelsched.state.history import Block, of_runs
 
 
 @pytest.fixture
@@ -391,8 +391,8 @@ def test_keys_are_forgotten_after_a_day_but_not_while_the_run_is_open(b):
 
 
 def test_what_is_too_old_is_forgotten_in_pieces(monkeypatch):
-    monkeypatch.setattr("wheelsched.forgetting.KEYS_MAX", 10)
-    monkeypatch.setattr("wheelsched.forgetting.JOBS_MAX", 7)
+    monkeypatch.setattr("wheelsched.engine.forgetting.KEYS_MAX", 10)
+    monkeypatch.setattr("wheelsched.engine.forgetting.JOBS_MAX", 7)
     with Bench("2026-03-02T00:00:00Z") as b:
         b.hello()
         for i in range(35):
@@ -420,11 +420,11 @@ def test_what_is_too_old_is_forgotten_in_pieces(monkeypatch):
 
 
 def test_a_page_looks_at_no_more_than_so_much_and_the_listing_goes_on(b, monkeypatch):
-    monkeypatch.setattr("wheelsched.reads.PAGE_MAX", 2)
-    monkeypatch.setattr("wheelsched.reads.TOLD_MAX", 2)
-    monkeypatch.setattr("wheelsched.reads.LOOKED_AT_MAX", 4)
-    monkeypatch.setattr("wheelsched.history.BLOCKS_MAX", 2)
-    monkeypatch.setattr("wheelsched.engine.FOLD_ROWS", 3)
+    monkeypatch.setattr("wheelsched.reads.reads.PAGE_MAX", 2)
+    monkeypatch.setattr("wheelsched.reads.reads.TOLD_MAX", 2)
+    monkeypatch.setattr("wheelsched.reads.reads.LOOKED_AT_MAX", 4)
+    monkeypatch.setattr("wheelsched.state.history.BLOCKS_MAX", 2)
+    monkeypatch.setattr("wheelsched.engine.engine.FOLD_ROWS", 3)
     b.hello()
     for i in range(30):
         b.put(f"j{i}", Manual(), overlap="allow")

@@ -10,13 +10,9 @@ import pytest
 from engine_bench import CALL, FAILED, NOT_STARTED, OK, Bench
 
 from wheelsched import At, Call, Every, Manual, Retry
-from wheelsched.errors import (
-    DeadlineExceededError,
-    FailedPreconditionError,
-    InvalidArgumentError,
-)
-from wheelsched.model import DURATION_MAX_US, NEVER, US
-from wheelsched.protocol import decode_payload
+from wheelsched.model.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
+from wheelsched.model.nouns import DURATION_MAX_US, NEVER, US
+from wheelsched.protocol.frames import decode_payload
 
 
 @pytest.fixture

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from engine_bench import FAILED, OK, Bench, at
 
-from wheelsched import Call, Enqueue, FailedPreconditionError, InvalidArgumentError, Manual, NotFoundError, PayloadError, cancels
-from wheelsched.model import FRAME_JOBS, FRAME_JOBS_MAX, KEY_MAX
-from wheelsched.protocol import Request
-from wheelsched.state import State
-from wheelsched.turn import Incoming
+from wheelsched import Call, Enqueue, FailedPreconditionError, InvalidArgumentError, Manual, NotFoundError, PayloadError
+from wheelsched.engine.turn import Incoming
+from wheelsched.model.nouns import FRAME_JOBS, FRAME_JOBS_MAX, KEY_MAX
+from wheelsched.protocol.frames import Request
+from wheelsched.state.state import State
+from wheelsched.verbs import cancels
 
 ARGS = ({"a": [1, {"x": 1, "y": 2}], "b": 2}, {"b": 2, "a": [1, {"y": 2, "x": 1}]})  # the same in another order
 

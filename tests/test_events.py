@@ -10,9 +10,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from engine_bench import CALL, FAILED, NOT_STARTED, Bench
 
-from wheelsched import Enqueue, Every, FailedPreconditionError, InvalidArgumentError, Manual, Retry, events
-from wheelsched.engine import FOLD_ROWS
-from wheelsched.model import RETENTION_US, Outcome
+from wheelsched import Enqueue, Every, FailedPreconditionError, InvalidArgumentError, Manual, Retry
+from wheelsched.engine.engine import FOLD_ROWS
+from wheelsched.model.nouns import RETENTION_US, Outcome
+from wheelsched.reads import events
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from sim import Actor
 
-from wheelsched.errors import FailedPreconditionError
-from wheelsched.events import Pager, Wanted
-from wheelsched.views_events import EventPage
+from wheelsched.client.views_events import EventPage
+from wheelsched.model.errors import FailedPreconditionError
+from wheelsched.reads.events import Pager, Wanted
 
 
 class Reader:

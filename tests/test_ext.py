@@ -13,9 +13,9 @@ import pytest
 
 from wheelsched import Call, Client, Manual, PayloadError, task
 from wheelsched.ext import STANDARD
-from wheelsched.payloads import Exts
-from wheelsched.protocol import decode_payload, encode_payload
-from wheelsched.testing import Simulator
+from wheelsched.model.payloads import Exts
+from wheelsched.protocol.frames import decode_payload, encode_payload
+from wheelsched.simulator.simulator import Simulator
 
 EXTS = Exts(STANDARD)
 
@@ -73,7 +73,7 @@ def test_n_b14_a_module_of_tasks_that_has_standard_gives_and_takes_them(wheelsch
 
 
 def test_n_b14_equal_sets_are_equal_payloads_in_every_process():
-    code = ("from wheelsched.ext import STANDARD; from wheelsched.payloads import Exts; from wheelsched.protocol import encode_payload;"
+    code = ("from wheelsched.ext import STANDARD; from wheelsched.model.payloads import Exts; from wheelsched.protocol.frames import encode_payload;"
             "print(encode_payload([{'a', 'b', 'c', 1, 2.5, None}], {}, exts=Exts(STANDARD)).hex())")
     found = {subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, env={"PYTHONHASHSEED": seed}).stdout for seed in "123"}
     assert len(found) == 1

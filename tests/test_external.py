@@ -1,4 +1,4 @@
-"""external.py: `wheelsched worker` against a real server, both as processes."""
+"""pool/supervisor.py: `wheelsched worker` against a real server, both as processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scripted import alive, wait_for
 
 import wheelsched
 from wheelsched import Call, Client, UnavailableError
-from wheelsched.model import Outcome
+from wheelsched.model.nouns import Outcome
 
 ROOT = str(Path(wheelsched.__file__).resolve().parents[1])
 HERE = str(Path(__file__).resolve().parent)
@@ -36,7 +36,7 @@ class World:
 
     def hire(self):
         code = (
-            "import sys; from wheelsched.external import Supervisor; "
+            "import sys; from wheelsched.pool.supervisor import Supervisor; "
             "sys.exit(Supervisor(sys.argv[1], ['worker_tasks'], concurrency=2, queues=['default', 'sums']).run())"
         )
         self.worker = self._start(sys.executable, "-c", code, self.socket)
@@ -161,7 +161,7 @@ def test_a_drain_hands_back_what_is_granted_meanwhile(short_tmp):
     listener.bind(str(short_tmp / "s"))
     listener.listen(1)
     listener.settimeout(60)
-    code = "import sys; from wheelsched.external import Supervisor; sys.exit(Supervisor(sys.argv[1], ['worker_tasks']).run())"
+    code = "import sys; from wheelsched.pool.supervisor import Supervisor; sys.exit(Supervisor(sys.argv[1], ['worker_tasks']).run())"
     worker = subprocess.Popen([sys.executable, "-c", code, str(short_tmp / "s")], env={**ENV, "TMPDIR": str(short_tmp)}, stdin=subprocess.DEVNULL)
     try:
         peer = Peer(listener.accept()[0])

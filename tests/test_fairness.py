@@ -11,7 +11,7 @@ import pytest
 from engine_bench import CALL, FAILED, NOT_STARTED, OK, Bench
 
 from wheelsched import Call, Cron, Manual, Retry
-from wheelsched.model import NEVER, US
+from wheelsched.model.nouns import NEVER, US
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from wheelsched import Call, FencedError, current_run
-from wheelsched.testing import Simulator
+from wheelsched.simulator.simulator import Simulator
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 

@@ -9,8 +9,10 @@ import traceback
 import pytest
 from scripted import Scripted, wait_for
 
-from wheelsched import Call, Retry, launch, worker
-from wheelsched.model import Outcome
+from wheelsched import Call, Retry
+from wheelsched.executor import main
+from wheelsched.model.nouns import Outcome
+from wheelsched.process import launch
 
 STOPS = {signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
 SIGNALS = sorted(set(map(int, signal.valid_signals())) - set(map(int, STOPS)))
@@ -28,7 +30,7 @@ class Forked:
         try:
             os.setsid()
             os.environ.update(env)
-            code = worker.main(argv[argv.index("-c") + 3 :])
+            code = main.main(argv[argv.index("-c") + 3 :])
         except BaseException:
             traceback.print_exc()
         finally:
@@ -98,7 +100,7 @@ def test_t1_the_server_and_a_worker_go_on(serving, external, short_tmp):
     ws = server.client()
     external("worker_tasks")
     once = Retry(attempts=1)
-    runs = [ws.enqueue(Call(task, worker.EXIT_IMPORT), retry=once) for task in ("e.exit", "t.exit")]
+    runs = [ws.enqueue(Call(task, main.EXIT_IMPORT), retry=once) for task in ("e.exit", "t.exit")]
     wait_for(lambda: all(run.refresh().state == "dead" for run in runs), "the end of both")
     assert ws.enqueue(Call("t.add", 1)).result(timeout=60) == 2, "the worker goes on"
     assert ws.enqueue(Call("t.echo", 1)).result(timeout=60) == 1, "and so does the server"

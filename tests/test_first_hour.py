@@ -15,27 +15,17 @@ from engine_bench import Bench
 from serving import wait_for
 
 import wheelsched
-from wheelsched import (
-    AsyncClient,
-    Call,
-    Client,
-    Command,
-    FailedPreconditionError,
-    Http,
-    InvalidArgumentError,
-    NotFoundError,
-    Retry,
-    worker_folder,
-)
+from wheelsched import AsyncClient, Call, Client, Command, FailedPreconditionError, Http, InvalidArgumentError, NotFoundError, Retry
 from wheelsched.cli.enqueue import enqueue
 from wheelsched.cli.group import group
 from wheelsched.cli.policies import policies
 from wheelsched.cli.root import cli
-from wheelsched.definition import POLICIES
-from wheelsched.errors import DeadlineExceededError
-from wheelsched.policies import MEANINGS
-from wheelsched.session import Ask, Session
-from wheelsched.worker_folder import WorkerFolder
+from wheelsched.client.requests import Ask, Session
+from wheelsched.model.errors import DeadlineExceededError
+from wheelsched.model.policies import MEANINGS
+from wheelsched.pool import folder
+from wheelsched.pool.folder import WorkerFolder
+from wheelsched.protocol.definition import POLICIES
 
 ROOT = str(Path(wheelsched.__file__).resolve().parents[1])
 
@@ -215,6 +205,6 @@ def test_a_folder_that_a_worker_left_is_removed_without_a_word(short_tmp, monkey
     monkeypatch.setattr(tempfile, "tempdir", str(short_tmp))
     left, living = WorkerFolder(), WorkerFolder()
     os.close(left._lock)  # as a kill does
-    assert worker_folder.end_leftovers("boot") == []
+    assert folder.end_leftovers("boot") == []
     assert (left.path.exists(), living.path.exists()) == (False, True)
     living.close()

@@ -15,16 +15,16 @@ import pytest
 from serving import wait_for
 
 from wheelsched import AsyncClient, At, Call, Cron, Every, Job, Manual, Retry
-from wheelsched._forecast import Lines, count_at, count_every
-from wheelsched.cli.midnight import corpus
-from wheelsched.errors import InvalidArgumentError, ScheduleError, UnavailableError
-from wheelsched.forecast import BUCKETS_MAX, CELLS_MAX, OTHERS, Forecast, forecast_now
-from wheelsched.forecast_answer import drain_us, what_if
-from wheelsched.forecast_walk import UNLIMITED, WALK, Walk
-from wheelsched.model import NEVER, US, parse_job_name
-from wheelsched.protocol import Request, encode_request, parse_reply
-from wheelsched.server_forecast import Forecasts
-from wheelsched.testing import Simulator
+from wheelsched.cli.bench.midnight import corpus
+from wheelsched.model.errors import InvalidArgumentError, ScheduleError, UnavailableError
+from wheelsched.model.nouns import NEVER, US, parse_job_name
+from wheelsched.protocol.frames import Request, encode_request, parse_reply
+from wheelsched.reads._forecast import Lines, count_at, count_every
+from wheelsched.reads.forecast import BUCKETS_MAX, CELLS_MAX, OTHERS, Forecast, forecast_now
+from wheelsched.reads.forecast_answer import drain_us, what_if
+from wheelsched.reads.forecast_walk import UNLIMITED, WALK, Walk
+from wheelsched.server.forecasts import Forecasts
+from wheelsched.simulator.simulator import Simulator
 
 START = "2026-10-24T21:58:31.250Z"  # 25 hours before Berlin's clock goes back
 HOUR = 3_600 * US

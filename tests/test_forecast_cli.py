@@ -11,11 +11,12 @@ import pytest
 from click.testing import CliRunner
 from fake_server import FakeServer
 
-from wheelsched import Call, Cron, Job, errors
+from wheelsched import Call, Cron, Job
 from wheelsched.cli.forecast import WIDTH, picture
 from wheelsched.cli.root import cli
-from wheelsched.forecast import forecast_now
-from wheelsched.testing import Simulator
+from wheelsched.model import errors
+from wheelsched.reads.forecast import forecast_now
+from wheelsched.simulator.simulator import Simulator
 
 BUSY = "2026-11-29T12:00:30Z"
 

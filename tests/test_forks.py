@@ -1,4 +1,4 @@
-"""forks.py: a child of os.fork() that leaves user code is no second executor."""
+"""executor/forks.py: a child of os.fork() that leaves user code is no second executor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scripted import Scripted, value
 from serving import wait_for
 
 from wheelsched import Call, Retry
-from wheelsched.model import Outcome
+from wheelsched.model.nouns import Outcome
 
 HERE = str(Path(__file__).resolve().parent)
 CODES = {"return": 0, "raise": 1, "exit": 3, "await": 1}

@@ -10,14 +10,14 @@ import pytest
 from serving import wait_for
 
 from wheelsched import At, Call, Job
-from wheelsched.config import load
-from wheelsched.errors import StorageFullError
-from wheelsched.journal import Batch, LmdbJournal
-from wheelsched.journal_end import why_failed
-from wheelsched.keeper import Keeper
-from wheelsched.memory_journal import MemoryJournal, Usage
-from wheelsched.state import State
-from wheelsched.storage import Storage
+from wheelsched.journal.ending import why_failed
+from wheelsched.journal.lmdb_journal import Batch, LmdbJournal
+from wheelsched.journal.memory import MemoryJournal, Usage
+from wheelsched.model.errors import StorageFullError
+from wheelsched.server.config import load
+from wheelsched.server.keeper import Keeper
+from wheelsched.server.storage import Storage
+from wheelsched.state.state import State
 
 MIB = 1 << 20
 LATER = At("2099-01-01T00:00:00Z")

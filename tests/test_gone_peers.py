@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 from scripted import Scripted
 
-from wheelsched import protocol
-from wheelsched.connections import Connection
-from wheelsched.model import ROLES
-from wheelsched.slots import Stream
-from wheelsched.started import SeenFile
+from wheelsched.model.nouns import ROLES
+from wheelsched.pool.slots import Stream
+from wheelsched.process.started import SeenFile
+from wheelsched.protocol import frames
+from wheelsched.server.connections import Connection
 
-ANSWER = protocol.encode_ok(1, {})
+ANSWER = frames.encode_ok(1, {})
 
 
 def finish(number, n=1):
     zero = bytes(8 * n)
-    return protocol.encode_request(number, "finish", {
+    return frames.encode_request(number, "finish", {
         "id": bytes(16 * n), "token": zero, "outcome": b"\1" * n, "started_us": zero, "ended_us": zero, "result": [],
     })
 
@@ -38,7 +38,7 @@ def pair():
 def test_a_worker_s_stream_reads_what_its_executor_said_last(pair, unread):
     """An executor reports its last run and is replaced; at that moment it is sent the answer to the report before."""
     ours, theirs = pair
-    stream = Stream(ours, protocol.FRAME_MAX)
+    stream = Stream(ours, frames.FRAME_MAX)
     if unread:
         stream.send(ANSWER)
     theirs.sendall(finish(7))
@@ -46,18 +46,18 @@ def test_a_worker_s_stream_reads_what_its_executor_said_last(pair, unread):
     stream.send(ANSWER)
     stream.send(ANSWER)
     assert stream.open
-    assert [protocol.parse_request(body).id for body in stream.read()] == [7]
+    assert [frames.parse_request(body).id for body in stream.read()] == [7]
     assert stream.read() == []
     assert not stream.open
 
 
 def test_a_stream_whose_peer_takes_nothing_more_ends_when_it_is_read(pair):
     ours, theirs = pair
-    stream = Stream(ours, protocol.FRAME_MAX)
+    stream = Stream(ours, frames.FRAME_MAX)
     theirs.sendall(finish(7))
     theirs.shutdown(socket.SHUT_RD)
     stream.send(ANSWER)
-    assert [protocol.parse_request(body).id for body in stream.read()] == [7]
+    assert [frames.parse_request(body).id for body in stream.read()] == [7]
     assert not stream.open
 
 
@@ -65,7 +65,7 @@ def test_a_stream_whose_peer_takes_nothing_more_ends_when_it_is_read(pair):
 def test_a_server_s_connection_reads_the_completions_that_a_worker_sent_last(pair, trusted):
     ours, theirs = pair
     connection = Connection(1, ours, os.getuid(), frozenset(ROLES), trusted=trusted)
-    theirs.sendall(protocol.encode_request(1, "hello", {"tasks": {}}))
+    theirs.sendall(frames.encode_request(1, "hello", {"tasks": {}}))
     assert connection.read(1)
     theirs.sendall(b"".join(finish(i + 2) for i in range(1_500 if trusted else 100)))
     theirs.close()

@@ -20,15 +20,15 @@ from wheelsched import (
     Retry,
     Snooze,
     current_run,
-    groups,
 )
-from wheelsched.model import FRAME_JOBS_MAX, GROUP_MAX, ROLES
-from wheelsched.protocol import decode_headers
-from wheelsched.records import decode
-from wheelsched.sessions import Waiter
-from wheelsched.state import State
-from wheelsched.testing import Simulator
-from wheelsched.turn import Disconnect
+from wheelsched.engine.peers import Waiter
+from wheelsched.engine.turn import Disconnect
+from wheelsched.model.nouns import FRAME_JOBS_MAX, GROUP_MAX, ROLES
+from wheelsched.protocol.frames import decode_headers
+from wheelsched.simulator.simulator import Simulator
+from wheelsched.state.records import decode
+from wheelsched.state.state import State
+from wheelsched.verbs import groups
 
 THEN = Call("then", "x")
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from wheelsched import Call, Enqueue, InvalidArgumentError, Job, Manual, PayloadError, Retry, current_run
 from wheelsched.cli.jobs_file import read_jobs_file
 from wheelsched.cli.root import cli
-from wheelsched.testing import Simulator
+from wheelsched.simulator.simulator import Simulator
 
 TRACE = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tracestate": "a=1"}
 

@@ -14,14 +14,17 @@ from engine_bench import FAILED, OK, Bench
 from serving import Serving, wait_for
 
 import wheelsched
-from wheelsched import Call, FailedPreconditionError, InvalidArgumentError, PermissionDeniedError, records, testing, turn
-from wheelsched.beats import answer_at_once
-from wheelsched.model import ROLES
-from wheelsched.protocol import Request, parse_reply
-from wheelsched.rights import shown as as_shown
-from wheelsched.state import State
-from wheelsched.testing import Simulator
-from wheelsched.turn import Disconnect
+from wheelsched import Call, FailedPreconditionError, InvalidArgumentError, PermissionDeniedError
+from wheelsched.engine import turn
+from wheelsched.engine.heartbeats import answer_at_once
+from wheelsched.engine.roles import shown as as_shown
+from wheelsched.engine.turn import Disconnect
+from wheelsched.model.nouns import ROLES
+from wheelsched.protocol.frames import Request, parse_reply
+from wheelsched.simulator import simulator
+from wheelsched.simulator.simulator import Simulator
+from wheelsched.state import records
+from wheelsched.state.state import State
 
 STRANGER = 54_321
 OTHER = 54_322
@@ -32,7 +35,7 @@ class Users(Bench):
 
     def __init__(self, **options):
         self.uids = {}
-        self.known = testing.Incoming
+        self.known = simulator.Incoming
         super().__init__(**options)
 
     def incoming(self, conn, request, uid, found=None):
@@ -54,7 +57,7 @@ class Users(Bench):
 @pytest.fixture
 def sim(monkeypatch):
     made = Users(start="2026-01-01T00:00:00Z")
-    monkeypatch.setattr(testing, "Incoming", made.incoming)
+    monkeypatch.setattr(simulator, "Incoming", made.incoming)
     with made:
         yield made
         state = State()

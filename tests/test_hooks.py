@@ -1,4 +1,4 @@
-"""hooks.py: start and stop hooks and middleware, in every kind of executor, under a scripted server end and a real one."""
+"""tasks/hooks.py: start and stop hooks and middleware, in every kind of executor, under a scripted server end and a real one."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 from scripted import Scripted
 
 from wheelsched import Call, FailedPreconditionError, InvalidArgumentError, RunFailed, middleware, on_start
-from wheelsched.model import Outcome
-from wheelsched.testing import Simulator
-from wheelsched.worker import EXIT_HOOK
+from wheelsched.executor.main import EXIT_HOOK
+from wheelsched.model.nouns import Outcome
+from wheelsched.simulator.simulator import Simulator
 
 HERE = str(Path(__file__).resolve().parent)
 MODES = [("process", 1), ("thread", 2), ("async", 2)]
@@ -124,7 +124,7 @@ def test_a_stop_hook_that_hangs_is_ended_and_the_next_process_comes_at_once(make
 @pytest.mark.slow
 def test_stop_hooks_that_hang_stop_no_external_worker(serving, tmp_path):
     server = serving(workers=0)
-    code = ("import sys; from wheelsched.external import Supervisor; "
+    code = ("import sys; from wheelsched.pool.supervisor import Supervisor; "
             "sys.exit(Supervisor(sys.argv[1], ['hook_tasks'], max_runs=1, exit_us=200_000).run())")
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([HERE, str(Path(HERE).parent)]), "TMPDIR": str(server.folder),
            "HOOKS_FILE": str(tmp_path / "told"), "HOOKS_SLOW": "1000"}

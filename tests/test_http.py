@@ -22,12 +22,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wheelsched import Call, Http, InvalidArgumentError, PayloadError, Retry
-from wheelsched.builtin import Allowed
-from wheelsched.builtin_http import HttpFailed, HttpRefused, http, read_secrets, retry_after_s
-from wheelsched.builtin_network import networks, permitted
-from wheelsched.errors import ConfigError
-from wheelsched.tasks import enter_run
-from wheelsched.testing import Simulator
+from wheelsched.executor.builtin import Allowed
+from wheelsched.executor.http import HttpFailed, HttpRefused, http, read_secrets, retry_after_s
+from wheelsched.executor.network import networks, permitted
+from wheelsched.model.errors import ConfigError
+from wheelsched.simulator.simulator import Simulator
+from wheelsched.tasks.tasks import enter_run
 
 pytest.importorskip("urllib3", reason="urllib3 is not installed")
 LOCAL = Allowed(http=True, http_nets=("127.0.0.0/8",))
@@ -165,7 +165,7 @@ def test_redirects(web):
     web.seen.clear()
     with pytest.raises(HttpFailed):  # nothing listens on that other address: the point is what is left of the headers
         http(LOCAL, "GET", f"{web.url}/other", redirects=1, headers={"Authorization": "Bearer x", "X-Own": "1"}, timeout="1s")
-    from wheelsched.builtin_http import Place, Request, _redirect
+    from wheelsched.executor.http import Place, Request, _redirect
 
     request = Request("POST", Place.of("https://a.example/x"), {"authorization": "x", "cookie": "y", "x-own": "1"}, b"z", True, 0)
     _redirect(request, 308, "https://b.example/")
@@ -228,7 +228,7 @@ def test_signatures_are_what_a_receiver_expects(web, run, tmp_path):
 
 def test_the_signature_of_the_specification_s_example(tmp_path):
     """The vector that the reference libraries of Standard Webhooks share."""
-    from wheelsched.builtin_http import signature
+    from wheelsched.executor.http import signature
 
     key = base64.b64decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
     wanted = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="

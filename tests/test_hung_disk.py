@@ -14,11 +14,11 @@ from engine_bench import CALL, Bench
 from serving import answer, wait_for
 
 from wheelsched import Call
-from wheelsched.beats import answer_at_once
-from wheelsched.model import NEVER
-from wheelsched.outbox import AHEAD_MAX, Outbox
-from wheelsched.protocol import Request, encode_request
-from wheelsched.turn import Effects, Incoming, Now
+from wheelsched.engine.heartbeats import answer_at_once
+from wheelsched.engine.outbox import AHEAD_MAX, Outbox
+from wheelsched.engine.turn import Effects, Incoming, Now
+from wheelsched.model.nouns import NEVER
+from wheelsched.protocol.frames import Request, encode_request
 
 HANG = 5  # mode of shims/fsyncshim.c
 

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wheelsched import At, Catchup, Cron, Every, InvalidArgumentError, Manual, Retry, ScheduleError, UnimplementedError
-from wheelsched.cli import celery, kubernetes, systemd
+from wheelsched.cli.importers import celery, kubernetes, systemd
+from wheelsched.cli.importers.systemd_calendar import calendar, span_us
+from wheelsched.cli.importers.unit_file import parse_exec, parse_unit, split_words
 from wheelsched.cli.root import cli
-from wheelsched.cli.systemd_calendar import calendar, span_us
-from wheelsched.cli.unit_file import parse_exec, parse_unit, split_words
-from wheelsched.staging import check_job
+from wheelsched.client.apply import check_job
 
 CASES = Path(__file__).parent / "import_cases"
 BERLIN = "Europe/Berlin"

@@ -5,17 +5,19 @@ import socket
 import pytest
 from engine_bench import Bench
 
-from wheelsched import Call, Job, Manual, dead, reads
-from wheelsched.connections import OUT_PAUSE, PENDING_BYTES_MAX, PENDING_MAX, READ_BYTES, Connection
-from wheelsched.costs import TURN_US, URGENT, cost, verb_of
-from wheelsched.errors import InvalidArgumentError
-from wheelsched.events import Wanted
-from wheelsched.forecast_lines import Census
-from wheelsched.globs import glob, names_a_turn
-from wheelsched.intake import Intake
-from wheelsched.model import GLOB_MAX, GLOB_STARS_MAX, ROLES
-from wheelsched.protocol import FRAME_MAX, encode_frame, encode_request
-from wheelsched.reads import LOOKED_AT_MAX, TOLD_MAX
+from wheelsched import Call, Job, Manual
+from wheelsched.engine.costs import TURN_US, URGENT, cost, verb_of
+from wheelsched.model.errors import InvalidArgumentError
+from wheelsched.model.globs import glob, names_a_turn
+from wheelsched.model.nouns import GLOB_MAX, GLOB_STARS_MAX, ROLES
+from wheelsched.protocol.frames import FRAME_MAX, encode_frame, encode_request
+from wheelsched.reads import reads
+from wheelsched.reads.events import Wanted
+from wheelsched.reads.forecast_lines import Census
+from wheelsched.reads.reads import LOOKED_AT_MAX, TOLD_MAX
+from wheelsched.server.connections import OUT_PAUSE, PENDING_BYTES_MAX, PENDING_MAX, READ_BYTES, Connection
+from wheelsched.server.intake import Intake
+from wheelsched.verbs import dead
 
 PAGE = {"match": None, "state": None, "after": None, "limit": 1_000}
 DEAREST_US = 20_000  # a frame of 1 MiB that is all jobs

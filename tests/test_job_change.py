@@ -31,9 +31,9 @@ from wheelsched import (
 )
 from wheelsched.cli.jobs_file import read_jobs_file
 from wheelsched.cli.root import cli
-from wheelsched.protocol import REPLY_MAX, FrameReader, Request, parse_reply
-from wheelsched.testing import Simulator
-from wheelsched.turn import Incoming, Now
+from wheelsched.engine.turn import Incoming, Now
+from wheelsched.protocol.frames import REPLY_MAX, FrameReader, Request, parse_reply
+from wheelsched.simulator.simulator import Simulator
 
 RICH = {
     "retry": Retry(7, backoff="1m30s", factor=3, cap="2h", not_on=("ValueError",), errors={"requests.Timeout": Retry(9, backoff="250ms")}),

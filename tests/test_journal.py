@@ -10,12 +10,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wheelsched import records
-from wheelsched.errors import AlreadyExistsError, CorruptJournalError, FailedPreconditionError, InternalError, LockedError, NotFoundError
-from wheelsched.journal import Batch, LmdbJournal, MemoryJournal
-from wheelsched.journal_dir import read_extent
-from wheelsched.journal_env import KEY, VALUE_MAX
-from wheelsched.memory_journal import SWEEP_MAX
+from wheelsched.journal.directory import read_extent
+from wheelsched.journal.lmdb_journal import Batch, LmdbJournal, MemoryJournal
+from wheelsched.journal.memory import SWEEP_MAX
+from wheelsched.journal.store import KEY, VALUE_MAX
+from wheelsched.model.errors import (
+    AlreadyExistsError,
+    CorruptJournalError,
+    FailedPreconditionError,
+    InternalError,
+    LockedError,
+    NotFoundError,
+)
+from wheelsched.state import records
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -24,9 +24,9 @@ from pathlib import Path
 
 import pytest
 
-from wheelsched.errors import CorruptJournalError, LockedError, WheelschedError
-from wheelsched.journal import Batch, LmdbJournal
-from wheelsched.journal_dir import read_extent
+from wheelsched.journal.directory import read_extent
+from wheelsched.journal.lmdb_journal import Batch, LmdbJournal
+from wheelsched.model.errors import CorruptJournalError, LockedError, WheelschedError
 
 MODES = {"eio_sync": 1, "enospc_write": 2, "eio_write": 3, "short_write": 4, "kill": 6, "eintr": 7}
 

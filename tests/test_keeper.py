@@ -12,13 +12,13 @@ from serving import wait_for
 from test_clock import Shift
 
 from wheelsched import Call, Cron, Every
-from wheelsched.config import Config
-from wheelsched.errors import CorruptJournalError
-from wheelsched.history import Block, opener, pack
-from wheelsched.journal import HEADROOM_BYTES, Batch, LmdbJournal
-from wheelsched.keeper import Keeper
-from wheelsched.memory_journal import LAST, Usage
-from wheelsched.turn import Effects
+from wheelsched.engine.turn import Effects
+from wheelsched.journal.lmdb_journal import HEADROOM_BYTES, Batch, LmdbJournal
+from wheelsched.journal.memory import LAST, Usage
+from wheelsched.model.errors import CorruptJournalError
+from wheelsched.server.config import Config
+from wheelsched.server.keeper import Keeper
+from wheelsched.state.history import Block, opener, pack
 
 START = "2026-03-02T00:00:00Z"
 
@@ -229,7 +229,7 @@ def test_a_start_with_a_clock_that_stays_behind_goes_on_from_it(serving, short_t
     first.end()
     impatient = short_tmp / "impatient"
     impatient.mkdir()
-    (impatient / "sitecustomize.py").write_text("from wheelsched import boot\nboot.CLOCK_WAIT_US = 0\n")
+    (impatient / "sitecustomize.py").write_text("from wheelsched.server import boot\nboot.CLOCK_WAIT_US = 0\n")
     second = serving(paths=(str(impatient),))
     ws = second.client()
     wait_for(lambda: any(run.scheduled_at < ahead for run in ws.runs("tick")))

@@ -1,4 +1,4 @@
-"""kept.py: what an executor had finished when it was killed counts, and is not executed again."""
+"""process/kept.py: what an executor had finished when it was killed counts, and is not executed again."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import pytest
 from scripted import FIRST, USED, Scripted
 from serving import wait_for
 
-from wheelsched import Call, Retry, protocol
-from wheelsched.kept import AREA_BYTES, HEAD_BYTES, RESULT_BYTES, ROWS_MAX, Kept
-from wheelsched.model import Outcome
-from wheelsched.process import FILE_BYTES, W_MONO_NS, W_PID
-from wheelsched.started import SeenFile
+from wheelsched import Call, Retry
+from wheelsched.model.nouns import Outcome
+from wheelsched.process.kept import AREA_BYTES, HEAD_BYTES, RESULT_BYTES, ROWS_MAX, Kept
+from wheelsched.process.processes import FILE_BYTES, W_MONO_NS, W_PID
+from wheelsched.process.started import SeenFile
+from wheelsched.protocol import frames
 
 HERE = str(Path(__file__).resolve().parent)
 MODES = ("process", "thread", "async")
@@ -187,7 +188,7 @@ def withheld(end):
         return answer(request)
 
     def sending(frame):
-        if verbs.get(protocol.parse_reply(frame[4:]).id) == "finish":
+        if verbs.get(frames.parse_reply(frame[4:]).id) == "finish":
             held.append(frame)
         else:
             send(frame)

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from scripted import Scripted
 from test_kept import withheld
 
-from wheelsched.kept import Ended
-from wheelsched.kept_log import LOG_BYTES, LOG_HEAD_BYTES, KeptLog, read_log
-from wheelsched.model import Outcome
-from wheelsched.started import SeenFile
+from wheelsched.model.nouns import Outcome
+from wheelsched.process.kept import Ended
+from wheelsched.process.kept_log import LOG_BYTES, LOG_HEAD_BYTES, KeptLog, read_log
+from wheelsched.process.started import SeenFile
 
 HERE = str(Path(__file__).resolve().parent)
 BIG = {"value": b"x" * 200_000}

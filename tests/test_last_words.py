@@ -14,9 +14,9 @@ from scripted import Scripted
 from serving import wait_for
 
 from wheelsched import Call
-from wheelsched.last_words import ALONE_BYTES, HALF, HEAD_BYTES, LastWords, read
-from wheelsched.model import OUTPUT_MAX
-from wheelsched.tape import Tape
+from wheelsched.model.nouns import OUTPUT_MAX
+from wheelsched.model.tape import Tape
+from wheelsched.process.last_words import ALONE_BYTES, HALF, HEAD_BYTES, LastWords, read
 
 HERE = str(Path(__file__).resolve().parent)
 WAYS = ["abort", "exit", "kill", "crash"]

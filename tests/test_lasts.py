@@ -10,9 +10,9 @@ import pytest
 from engine_bench import CALL, FAILED, OK, Bench
 
 from wheelsched import Call, Every, Manual, Retry, current_run, task
-from wheelsched.model import LAST_MAX, Outcome
-from wheelsched.state import State, recover
-from wheelsched.testing import Simulator
+from wheelsched.model.nouns import LAST_MAX, Outcome
+from wheelsched.simulator.simulator import Simulator
+from wheelsched.state.state import State, recover
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_a_deleted_job_leaves_nothing(b):
 
 
 def test_a_batch_is_bounded_by_what_is_handed_over(b, monkeypatch):
-    monkeypatch.setattr("wheelsched.workers.BATCH_BYTES_MAX", 2 * LAST_MAX)
+    monkeypatch.setattr("wheelsched.engine.leases.BATCH_BYTES_MAX", 2 * LAST_MAX)
     for i in range(4):
         b.put(f"j{i}", Manual())
         end(b, [next_run(b, f"j{i}")[0]], gave(b"x" * (LAST_MAX - 3)))

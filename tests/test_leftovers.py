@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from scripted import Scripted, alive, wait_for
 
-from wheelsched import process
-from wheelsched.model import Outcome
+from wheelsched.model.nouns import Outcome
+from wheelsched.process import processes
 
 
 @pytest.fixture
@@ -45,4 +45,4 @@ def test_f12_leftovers_live_as_long_as_their_worker_process_unless_in_a_session_
         assert all(map(alive, apart))
     finally:
         for pid in apart:
-            process.signal_process(pid, signal.SIGKILL)
+            processes.signal_process(pid, signal.SIGKILL)

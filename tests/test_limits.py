@@ -10,17 +10,21 @@ import pytest
 from engine_bench import Bench
 from serving import Serving
 
-from wheelsched import Call, Every, InvalidArgumentError, ResourceExhaustedError, headroom, limits, testing, turn
-from wheelsched.headroom import Headroom
-from wheelsched.keeper import Keeper
-from wheelsched.limits import LIMITS, Limit
-from wheelsched.model import ROLES
-from wheelsched.protocol import Request, encode_payload, parse_reply
-from wheelsched.quotas import ANSWER_BYTES, PARTS_MAX, Answers, Quotas, size_of
-from wheelsched.server_events import Readers
-from wheelsched.server_forecast import Forecasts
-from wheelsched.server_reload import Reload
-from wheelsched.turn import Disconnect, Incoming
+from wheelsched import Call, Every, InvalidArgumentError, ResourceExhaustedError
+from wheelsched.engine import turn
+from wheelsched.engine.quotas import ANSWER_BYTES, PARTS_MAX, Answers, Quotas, size_of
+from wheelsched.engine.turn import Disconnect, Incoming
+from wheelsched.model.nouns import ROLES
+from wheelsched.protocol import limits
+from wheelsched.protocol.frames import Request, encode_payload, parse_reply
+from wheelsched.protocol.limits import LIMITS, Limit
+from wheelsched.server import headroom
+from wheelsched.server.event_readers import Readers
+from wheelsched.server.forecasts import Forecasts
+from wheelsched.server.headroom import Headroom
+from wheelsched.server.keeper import Keeper
+from wheelsched.server.reload import Reload
+from wheelsched.simulator import simulator
 
 PAYLOAD = encode_payload((), {})
 NEVER = (2**63 - 1).to_bytes(8, "little")
@@ -93,7 +97,7 @@ def test_t9_the_size_of_what_is_kept():
 def sim(monkeypatch):
     with Bench(start="2026-01-01T00:00:00Z") as made:
         made.uids = {}
-        monkeypatch.setattr(testing, "Incoming", lambda conn, request, uid, found=None: turn.Incoming(
+        monkeypatch.setattr(simulator, "Incoming", lambda conn, request, uid, found=None: turn.Incoming(
             conn, request, made.uids.get(conn, uid), found, frozenset({"worker"} if conn in made.uids else ROLES)))
         made.put("j", Every("1h"))
         yield made

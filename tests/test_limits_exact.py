@@ -7,16 +7,18 @@ import numpy as np
 import pytest
 from engine_bench import CALL, FAILED, NOT_STARTED, OK, Bench
 
-from wheelsched import Catchup, Cron, Every, Manual, protocol, queues
-from wheelsched.alarms import Cause
-from wheelsched.attempts import unpack_past
-from wheelsched.definition import given_from_api
-from wheelsched.due import armed_us
-from wheelsched.kept import Ended
-from wheelsched.model import NEVER, Outcome
-from wheelsched.retries import rule_for
-from wheelsched.stale import answer_repeats
-from wheelsched.turn import Disconnect, WorkerGone
+from wheelsched import Catchup, Cron, Every, Manual
+from wheelsched.engine import queues
+from wheelsched.engine.alarms import Cause
+from wheelsched.engine.due import armed_us
+from wheelsched.engine.late import answer_repeats
+from wheelsched.engine.retries import rule_for
+from wheelsched.engine.turn import Disconnect, WorkerGone
+from wheelsched.model.nouns import NEVER, Outcome
+from wheelsched.process.kept import Ended
+from wheelsched.protocol import frames
+from wheelsched.protocol.definition import given_from_api
+from wheelsched.state.past import unpack_past
 
 START = "2026-03-02T00:00:00Z"
 HOUR_US = 3_600_000_000
@@ -242,7 +244,7 @@ def test_an_instant_is_rounded_up_to_a_millisecond(b, more_us, rounded_us, many)
     wanted = b.now_us + 10_000_000 + more_us
     given, _ = given_from_api(CALL, Manual(), {})
     del given["schedule"]
-    payload = protocol.encode_payload((1,), {})
+    payload = frames.encode_payload((1,), {})
     if many:
         b.call(1, ("enqueue_many", {
             "rid": b.rid(7), "given": [given], "unique": [None], "which": bytes(4), "payload": [payload], "at_us": np.array([wanted], "<i8").tobytes(),

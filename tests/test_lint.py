@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from wheelsched import Cron
 from wheelsched.cli.root import cli
-from wheelsched.lint import changes, dst_notes, notes, pile_up
+from wheelsched.schedules.lint import changes, dst_notes, notes, pile_up
 
 CASES = Path(__file__).parent / "import_cases"
 START = datetime(2026, 1, 1, tzinfo=UTC)

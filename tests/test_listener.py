@@ -12,10 +12,10 @@ import pytest
 from serving import answer, wait_for
 
 from wheelsched import Call, Client, Retry
-from wheelsched.grants import Grants
-from wheelsched.listener import LOOK_EVERY_US, Listener
-from wheelsched.model import NEVER
-from wheelsched.peers import READ_LEAST, TURN_BYTES, Peers
+from wheelsched.model.nouns import NEVER
+from wheelsched.server.grants import Grants
+from wheelsched.server.listener import LOOK_EVERY_US, Listener
+from wheelsched.server.peers import READ_LEAST, TURN_BYTES, Peers
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_w5_another_servers_socket_is_left_alone(peers):
 
 
 def test_w5_without_inotify_it_looks_once_a_minute(short_tmp, monkeypatch):
-    monkeypatch.setattr("wheelsched.listener._inotify", lambda: -1)
+    monkeypatch.setattr("wheelsched.server.listener._inotify", lambda: -1)
     listener = Listener(str(short_tmp / "s"), 0o600, None)
     assert listener.wake_us() == LOOK_EVERY_US
     Path(listener.path).unlink()
@@ -171,7 +171,7 @@ def refusal(sock):
 def test_t4_one_user_has_so_many_connections_and_no_more(peers, monkeypatch):
     peers.most, peers.most_of_user = 6, 3
     uid = [1_000]
-    monkeypatch.setattr("wheelsched.peers.peer", lambda sock: (uid[0], set()))
+    monkeypatch.setattr("wheelsched.server.peers.peer", lambda sock: (uid[0], set()))
     socks = []
 
     def come(n):

@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from engine_bench import FAILED, Bench
 
 from wheelsched import AsyncClient, Call, Command, InvalidArgumentError, Manual, Retry
-from wheelsched.model import Outcome
-from wheelsched.tape import Tape, mark, unseen
+from wheelsched.model.nouns import Outcome
+from wheelsched.model.tape import Tape, mark, unseen
 
 TASKS = """
 import os, signal, subprocess, sys, time
@@ -181,7 +181,7 @@ def test_outputs_of_another_shape_are_refused(bench, output):
 
 
 def test_many_outputs_stay_small(bench, monkeypatch):
-    monkeypatch.setattr("wheelsched.live.OUTPUTS_MAX", 200_000)
+    monkeypatch.setattr("wheelsched.state.live.OUTPUTS_MAX", 200_000)
     bench.put("j", Manual(), overlap="allow")
     for i in range(10):
         bench.client.trigger("j", key=str(i))

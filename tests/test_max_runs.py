@@ -8,7 +8,7 @@ import pytest
 from engine_bench import OK, Bench
 
 from wheelsched import Cron, Every
-from wheelsched.errors import NotFoundError
+from wheelsched.model.errors import NotFoundError
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given as examples
 from hypothesis import strategies as st
 
-from wheelsched.definition import check_given, given_from_api
-from wheelsched.errors import InvalidArgumentError, ScheduleError
-from wheelsched.model import Call, format_duration, parse_duration
-from wheelsched.schedule import At, Cron
+from wheelsched.model.errors import InvalidArgumentError, ScheduleError
+from wheelsched.model.nouns import Call, format_duration, parse_duration
+from wheelsched.protocol.definition import check_given, given_from_api
+from wheelsched.schedules.schedule import At, Cron
 
 
 def test_messages_about_durations_are_in_durations():

@@ -12,8 +12,8 @@ from sim_world import US
 
 from wheelsched import At, Cron, Every, Job, Manual
 from wheelsched.cli.history_rows import history_rows
-from wheelsched.doubles import doubled
-from wheelsched.records import Blobs
+from wheelsched.state.doubles import doubled
+from wheelsched.state.records import Blobs
 
 START = datetime(2026, 3, 2, tzinfo=UTC)
 ONCE = At(START + timedelta(minutes=10))

@@ -17,12 +17,14 @@ from click.testing import CliRunner
 from scripted import BOOT, Scripted, alive, wait_for
 
 import wheelsched
-from wheelsched import Call, Retry, launch, protocol
+from wheelsched import Call, Retry
 from wheelsched.cli.root import cli
 from wheelsched.cli.status import troubles
-from wheelsched.model import NEVER, US, Outcome
-from wheelsched.pool import Pool
-from wheelsched.starts import BACKOFF_MAX_US, Spare, Starts
+from wheelsched.model.nouns import NEVER, US, Outcome
+from wheelsched.pool.pool import Pool
+from wheelsched.process import launch
+from wheelsched.process.starts import BACKOFF_MAX_US, Spare, Starts
+from wheelsched.protocol import frames
 
 HERE = str(Path(__file__).resolve().parent)
 ROOT = str(Path(wheelsched.__file__).resolve().parents[1])
@@ -142,7 +144,7 @@ def test_f3_a_server_and_a_worker_go_on_when_no_process_can_be_had(serving, shor
     code = (
         f"import sys; sys.path[:0] = [{HERE!r}, {ROOT!r}]; sys.executable = {str(python)!r}\n"
         + ("from wheelsched.cli import main; main()" if where == "pool" else
-           "from wheelsched.external import Supervisor; sys.exit(Supervisor(sys.argv[1], ['worker_tasks']).run())")
+           "from wheelsched.pool.supervisor import Supervisor; sys.exit(Supervisor(sys.argv[1], ['worker_tasks']).run())")
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(short_tmp), HERE, ROOT]), "TMPDIR": str(short_tmp)}
     path = str(short_tmp / "s")
@@ -246,11 +248,11 @@ def test_w14_workers_start_again_only_if_one_did():
 
 # User code against its own executor
 
-HELLO = protocol.encode_request(999, "hello", {"version": protocol.VERSION, "role": "worker", "name": "x", "tasks": {}})
+HELLO = frames.encode_request(999, "hello", {"version": frames.VERSION, "role": "worker", "name": "x", "tasks": {}})
 MISUSES = [
     (struct.pack(">I", 64 * 1024 * 1024) + b"x", "frame"),
     (HELLO, "it said hello a second time"),
-    (protocol.encode_request(998, "stats", {}), "it asked for 'stats', as no executor does"),
+    (frames.encode_request(998, "stats", {}), "it asked for 'stats', as no executor does"),
     (struct.pack(">I", 3) + b"\xc1\xc1\xc1", ""),
 ]
 

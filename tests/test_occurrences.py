@@ -19,8 +19,8 @@ from wheelsched import (
     ResourceExhaustedError,
     Retry,
 )
-from wheelsched.ids import scheduled_run_id
-from wheelsched.memory_journal import Batch
+from wheelsched.journal.memory import Batch
+from wheelsched.model.ids import scheduled_run_id
 
 START = "2026-03-02T00:00:00Z"  # a Monday
 
@@ -302,7 +302,7 @@ def test_a_moved_occurrence_is_in_nobodys_way_and_waits_its_turn(b):
 @pytest.mark.parametrize("pieces", [False, True])
 def test_s1_a_backfill_beyond_history_is_told(b, monkeypatch, pieces):
     if pieces:
-        monkeypatch.setattr("wheelsched.occurrences.PIECE", 3)
+        monkeypatch.setattr("wheelsched.verbs.occurrences.PIECE", 3)
     b.put(schedule=Cron("0 0 * * *"))
     for _ in range(6):
         b.advance("1d")

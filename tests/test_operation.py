@@ -10,9 +10,9 @@ import pytest
 from engine_bench import Bench, at
 from test_occurrences import START, fold
 
-import wheelsched.testing as t
+import wheelsched.simulator.simulator as t
 from wheelsched import At, Call, Cron, Every, FailedPreconditionError, Job, Manual
-from wheelsched.errors import WheelschedError
+from wheelsched.model.errors import WheelschedError
 
 
 @pytest.fixture

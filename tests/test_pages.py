@@ -8,11 +8,11 @@ import shutil
 import numpy as np
 import pytest
 
-from wheelsched import journal_env
-from wheelsched.errors import CorruptJournalError
-from wheelsched.journal import Batch, LmdbJournal, page_findings
-from wheelsched.journal_dir import read_extent
-from wheelsched.journal_pages import Walk, walk_pages
+from wheelsched.journal import store
+from wheelsched.journal.directory import read_extent
+from wheelsched.journal.lmdb_journal import Batch, LmdbJournal, page_findings
+from wheelsched.journal.pages import Walk, walk_pages
+from wheelsched.model.errors import CorruptJournalError
 
 PAGE = 4096
 
@@ -146,7 +146,7 @@ def test_t7_flips_anywhere_in_the_structure_agree_with_the_second_opinion(victim
 
 
 def test_t7_a_long_history_is_looked_at_in_the_background(tmp_path, monkeypatch):
-    monkeypatch.setattr(journal_env, "HISTORY_BYTES", 1 << 16)
+    monkeypatch.setattr(store, "HISTORY_BYTES", 1 << 16)
     data = build(tmp_path / "data", commits=40)
     path = data.parents[1]
     assert read_extent(data).bytes_needed > 1 << 17
@@ -168,12 +168,12 @@ def test_t7_a_long_history_is_looked_at_in_the_background(tmp_path, monkeypatch)
     changed[root * PAGE + 8 : root * PAGE + 16] = bytes(8)  # the head of the table's root
     data.write_bytes(changed)
     found = []
-    monkeypatch.setattr("wheelsched.journal.end_damaged", found.append)
+    monkeypatch.setattr("wheelsched.journal.lmdb_journal.end_damaged", found.append)
     j = LmdbJournal.open(path, reserve_bytes=0)
     j._looking.join()
     j.close()
     assert len(found) == 1
     assert "the table history" in found[0].message
     with pytest.raises(CorruptJournalError, match="the table history"):
-        monkeypatch.setattr(journal_env, "HISTORY_BYTES", 1 << 30)
+        monkeypatch.setattr(store, "HISTORY_BYTES", 1 << 30)
         LmdbJournal.open(path, reserve_bytes=0)

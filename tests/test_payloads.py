@@ -37,11 +37,11 @@ from wheelsched import (
     current_run,
     task,
 )
-from wheelsched.bulk import Bulk
-from wheelsched.model import PAYLOAD_DEPTH_MAX, PAYLOAD_MAX
-from wheelsched.payloads import NO_EXTS, RAW, Exts
-from wheelsched.protocol import decode_payload, decode_value, encode_payload, encode_value
-from wheelsched.testing import Simulator
+from wheelsched.client.put_many import Bulk
+from wheelsched.model.nouns import PAYLOAD_DEPTH_MAX, PAYLOAD_MAX
+from wheelsched.model.payloads import NO_EXTS, RAW, Exts
+from wheelsched.protocol.frames import decode_payload, decode_value, encode_payload, encode_value
+from wheelsched.simulator.simulator import Simulator
 
 
 class Point(NamedTuple):

@@ -10,8 +10,9 @@ import threading
 import pytest
 from click.testing import CliRunner
 
-from wheelsched import AsyncClient, Client, UnavailableError, default_socket_path, places
+from wheelsched import AsyncClient, Client, UnavailableError, default_socket_path
 from wheelsched.cli.root import cli
+from wheelsched.client import places
 
 
 @pytest.fixture

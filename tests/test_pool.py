@@ -1,4 +1,4 @@
-"""pool.py: start, kill, prove, replace; with real executor processes."""
+"""pool/pool.py: start, kill, prove, replace; with real executor processes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import pytest
 from scripted import BOOT, FIRST, HOUR_US, Scripted, alive, wait_for
 
 import wheelsched
-from wheelsched import process
-from wheelsched.builtin import Allowed
-from wheelsched.leftovers import kill_former_generation
-from wheelsched.model import NEVER, Outcome
-from wheelsched.pool import Pool
+from wheelsched.executor.builtin import Allowed
+from wheelsched.model.nouns import NEVER, Outcome
+from wheelsched.pool.pool import Pool
+from wheelsched.process import processes
+from wheelsched.process.leftovers import kill_former_generation
 
 HERE = str(Path(__file__).resolve().parent)
 ROOT = str(Path(wheelsched.__file__).resolve().parents[1])
@@ -44,12 +44,12 @@ def files(tmp_path):
 
 def test_the_started_file_tells_who_the_executor_is(end, tmp_path):
     end.idle()
-    file = process.StartedFile(tmp_path / "workers" / "5-1.started")
+    file = processes.StartedFile(tmp_path / "workers" / "5-1.started")
     words = file.words
-    assert words[process.W_PID] == words[process.W_PGID] == end.executor.pid == os.getpgid(end.executor.pid)
-    assert words[process.W_BEGUN] == process.begun_ticks(end.executor.pid) > 0
-    assert (words[process.W_GENERATION], words[process.W_WORKER], file.boot_id) == (5, 1, BOOT)
-    assert words[process.W_STARTED] == 0
+    assert words[processes.W_PID] == words[processes.W_PGID] == end.executor.pid == os.getpgid(end.executor.pid)
+    assert words[processes.W_BEGUN] == processes.begun_ticks(end.executor.pid) > 0
+    assert (words[processes.W_GENERATION], words[processes.W_WORKER], file.boot_id) == (5, 1, BOOT)
+    assert words[processes.W_STARTED] == 0
     assert os.getsid(end.executor.pid) != os.getsid(0)
 
 
@@ -396,11 +396,11 @@ def stranger():
 
 def record(tmp_path, *, pid, begun, generation=5, boot=BOOT):
     (tmp_path / "workers").mkdir(exist_ok=True)
-    file = process.StartedFile(tmp_path / "workers" / f"{generation}-1.started", create=True)
+    file = processes.StartedFile(tmp_path / "workers" / f"{generation}-1.started", create=True)
     for word, value in (
-        (process.W_GENERATION, generation), (process.W_WORKER, 1), (process.W_PID, pid), (process.W_PGID, pid), (process.W_BEGUN, begun),
-        (process.W_STARTED, FIRST), (process.W_MARK, 99), (process.W_COMMAND, FIRST), (process.W_COMMAND_PGID, pid),
-        (process.W_COMMAND_BEGUN, begun),
+        (processes.W_GENERATION, generation), (processes.W_WORKER, 1), (processes.W_PID, pid), (processes.W_PGID, pid), (processes.W_BEGUN, begun),
+        (processes.W_STARTED, FIRST), (processes.W_MARK, 99), (processes.W_COMMAND, FIRST), (processes.W_COMMAND_PGID, pid),
+        (processes.W_COMMAND_BEGUN, begun),
     ):
         file.words[word] = value
     file.boot_id = boot
@@ -409,7 +409,7 @@ def record(tmp_path, *, pid, begun, generation=5, boot=BOOT):
 
 def leaderless(mark):
     """A group whose leader is gone for good: (its number, its member)."""
-    env = {**os.environ, process.MARK: mark}
+    env = {**os.environ, processes.MARK: mark}
     script = "sleep 1000 >/dev/null 2>&1 & echo $!"
     with subprocess.Popen(["/bin/sh", "-c", script], start_new_session=True, stdout=subprocess.PIPE, env=env) as proc:
         member = int(proc.stdout.readline())
@@ -436,21 +436,21 @@ def test_a_stranger_s_group_without_its_leader_lives(tmp_path):
 
 
 def test_a_stranger_with_the_same_number_lives(tmp_path, stranger):
-    record(tmp_path, pid=stranger.pid, begun=process.begun_ticks(stranger.pid) - 1)
+    record(tmp_path, pid=stranger.pid, begun=processes.begun_ticks(stranger.pid) - 1)
     assert proofs(tmp_path / "workers") == {1: FIRST}
     assert stranger.poll() is None
     assert files(tmp_path) == []
 
 
 def test_another_boot_proves_nothing_and_kills_nothing(tmp_path, stranger):
-    record(tmp_path, pid=stranger.pid, begun=process.begun_ticks(stranger.pid), boot="0" * 36)
+    record(tmp_path, pid=stranger.pid, begun=processes.begun_ticks(stranger.pid), boot="0" * 36)
     assert proofs(tmp_path / "workers") == {}
     assert stranger.poll() is None
     assert files(tmp_path) == []
 
 
 def test_the_own_generation_is_left_alone(tmp_path, stranger):
-    record(tmp_path, pid=stranger.pid, begun=process.begun_ticks(stranger.pid), generation=6)
+    record(tmp_path, pid=stranger.pid, begun=processes.begun_ticks(stranger.pid), generation=6)
     assert proofs(tmp_path / "workers") == {}
     assert stranger.poll() is None
     assert len(files(tmp_path)) == 1
@@ -459,7 +459,7 @@ def test_the_own_generation_is_left_alone(tmp_path, stranger):
 def test_a_torn_started_file_is_removed(tmp_path):
     (tmp_path / "workers").mkdir()
     (tmp_path / "workers" / "5-1.started").write_bytes(b"half")
-    (tmp_path / "workers" / "5-2.started").write_bytes(bytes(process.FILE_BYTES))
+    (tmp_path / "workers" / "5-2.started").write_bytes(bytes(processes.FILE_BYTES))
     assert proofs(tmp_path / "workers") == {}
     assert files(tmp_path) == []
     assert proofs(tmp_path / "nowhere") == {}

@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given as examples
 from hypothesis import strategies as st
 
-from wheelsched import errors, protocol
-from wheelsched.errors import InvalidArgumentError, PayloadError, UnavailableError, WheelschedError, error_from_wire
-from wheelsched.model import PAYLOAD_DEPTH_MAX, PAYLOAD_MAX
-from wheelsched.protocol import (
+from wheelsched.model import errors
+from wheelsched.model.errors import InvalidArgumentError, PayloadError, UnavailableError, WheelschedError, error_from_wire
+from wheelsched.model.nouns import PAYLOAD_DEPTH_MAX, PAYLOAD_MAX
+from wheelsched.protocol import frames
+from wheelsched.protocol.frames import (
     FRAME_MAX,
     ITEMS_MAX,
     FrameReader,
@@ -233,7 +234,7 @@ def test_replies_of_another_shape(value):
 
 
 def test_every_code_of_the_specification_has_its_error_and_comes_back():
-    text = re.search(r"Codes: (.*?)\.\n", protocol.__doc__, re.DOTALL).group(1)
+    text = re.search(r"Codes: (.*?)\.\n", frames.__doc__, re.DOTALL).group(1)
     codes = text.split()
     classes = [getattr(errors, name) for name in errors.__all__ if name.endswith("Error")]
     assert {cls.code for cls in classes} == set(codes)
@@ -352,9 +353,9 @@ def test_floats_that_are_no_numbers_are_values():
 
 
 def test_the_specification_names_every_verb_that_changes_something():
-    text = protocol.__doc__
+    text = frames.__doc__
     changing = set(re.findall(r"^ *(\w+) +rid\b(?!-)", text, re.MULTILINE)) | set(re.findall(r"(?:  )(\w+) +rid\b", text))
-    assert changing == set(protocol.MUTATING)
+    assert changing == set(frames.MUTATING)
 
 
 def test_errors_are_of_one_family():
@@ -364,4 +365,4 @@ def test_errors_are_of_one_family():
 def test_frames_are_length_and_body():
     assert encode_frame([1]) == b"\0\0\0\2\x91\1"
     assert decode_body(b"\x91\1") == [1]
-    assert Path(protocol.__file__).name == "protocol.py"
+    assert Path(frames.__file__).name == "frames.py"

@@ -12,22 +12,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from fake_server import T0, T0_US, Driven, FakeServer
 
-from wheelsched import (
-    AlreadyExistsError,
-    At,
-    Call,
-    Client,
-    Cron,
-    Every,
-    InternalError,
-    InvalidArgumentError,
-    Job,
-    Manual,
-    PayloadError,
-    protocol,
-)
-from wheelsched.bulk import Bulk, PutResults
-from wheelsched.model import FRAME_JOBS, NEVER
+from wheelsched import AlreadyExistsError, At, Call, Client, Cron, Every, InternalError, InvalidArgumentError, Job, Manual, PayloadError
+from wheelsched.client.put_many import Bulk, PutResults
+from wheelsched.model.nouns import FRAME_JOBS, NEVER
+from wheelsched.protocol import frames
 
 
 @pytest.fixture(params=[Client, Driven], ids=["sync", "async"])
@@ -72,7 +60,7 @@ def test_put_many_splits_into_frames_and_lists_every_job(make, path):
     assert [given["schedule"]["kind"] for given in args["given"]] == ["cron", "every"]
     assert args["given"][0]["queue"] == "q"
     assert args["param_us"] == NEVER.to_bytes(8, "little") + (T0_US + 544).to_bytes(8, "little")
-    assert [protocol.decode_payload(payload)[0] for payload in args["payload"]] == [[1], [2]]
+    assert [frames.decode_payload(payload)[0] for payload in args["payload"]] == [[1], [2]]
     words = ("unchanged", "created", "updated")
     expected = [(f"n{i}", words[i % FRAME_JOBS % 3]) for i in range(n)]
     assert list(results) == expected
@@ -98,7 +86,7 @@ def test_put_many_keeps_frames_below_their_limit_whatever_the_payloads(make, pat
         results = ws.put_many(Job(f"n{i}", Call("t", b"x" * size), Manual(), priority=i % 10) for i, size in enumerate(sizes))
     assert [name for name, _ in results] == [f"n{i}" for i in range(60)]
     payloads = [payload for request in seen for payload in request.args["payload"]]
-    assert [len(protocol.decode_payload(payload)[0][0]) for payload in payloads] == sizes
+    assert [len(frames.decode_payload(payload)[0][0]) for payload in payloads] == sizes
     for request in seen:
         which = memoryview(request.args["which"]).cast("I")
         for name, row in zip(request.args["names"], which, strict=True):

@@ -8,10 +8,11 @@ from collections import Counter
 import pytest
 from engine_bench import CALL, FAILED, NOT_STARTED, OK, Bench
 
-from wheelsched import Call, Manual, Overlap, Retry, cancels
-from wheelsched.checks import parse_rate
-from wheelsched.errors import DeadlineExceededError, InvalidArgumentError, NotFoundError
-from wheelsched.model import NEVER, US
+from wheelsched import Call, Manual, Overlap, Retry
+from wheelsched.model.errors import DeadlineExceededError, InvalidArgumentError, NotFoundError
+from wheelsched.model.nouns import NEVER, US
+from wheelsched.protocol.checks import parse_rate
+from wheelsched.verbs import cancels
 
 
 @pytest.fixture
@@ -206,7 +207,7 @@ def test_a_rate_of_each_key(b):
 
 
 def test_buckets_of_keys_are_forgotten_when_full_and_no_sooner(b, monkeypatch):
-    monkeypatch.setattr("wheelsched.queues._BUCKETS_MAX", 3)
+    monkeypatch.setattr("wheelsched.engine.queues._BUCKETS_MAX", 3)
     b.crash()
     b.hello()
     b.client.queue("q", key_rate="1/s", key_concurrency=100)

@@ -16,10 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wheelsched import events_told, records
-from wheelsched.errors import CorruptJournalError
-from wheelsched.model import TRANSITIONS, Event, RunState
-from wheelsched.trail import Trail
+from wheelsched.model.errors import CorruptJournalError
+from wheelsched.model.nouns import TRANSITIONS, Event, RunState
+from wheelsched.reads import event_kinds
+from wheelsched.state import records
+from wheelsched.state.reused_rows import Trail
 
 GOLDEN = Path(__file__).parent / "golden" / "records_v4.bin"
 OLDER = {"records_v1.bin": 18, "records_v2.bin": 31, "records_v3.bin": 38}  # how many kinds the versions before had
@@ -269,17 +270,17 @@ def test_there_is_a_sample_of_each_kind():
 
 
 def test_every_kind_is_told_by_events_or_left_out_for_a_reason():
-    told = set(events_told._TELL) | {"PUT"}
-    assert not told & set(events_told.NOT_TOLD)
-    nowhere = set(records.KINDS) - told - set(events_told.NOT_TOLD)
-    assert not nowhere, f"{nowhere}: say in events_told.py what is told of it (_TELL), or why nothing is (NOT_TOLD)"
-    assert told | set(events_told.NOT_TOLD) == set(records.KINDS)
+    told = set(event_kinds._TELL) | {"PUT"}
+    assert not told & set(event_kinds.NOT_TOLD)
+    nowhere = set(records.KINDS) - told - set(event_kinds.NOT_TOLD)
+    assert not nowhere, f"{nowhere}: say in event_kinds.py what is told of it (_TELL), or why nothing is (NOT_TOLD)"
+    assert told | set(event_kinds.NOT_TOLD) == set(records.KINDS)
 
 
 @pytest.mark.parametrize(("kind", "fields"), samples(), ids=[kind for kind, _ in samples()])
 def test_events_of_each_kind_have_their_columns(kind, fields):
-    told = events_told.tell(Trail(), 1, kind, fields)
-    assert (told is None) == (kind in events_told.NOT_TOLD)
+    told = event_kinds.tell(Trail(), 1, kind, fields)
+    assert (told is None) == (kind in event_kinds.NOT_TOLD)
     if told is not None:
         n = len(told.kind)
         columns = (told.state, told.run, told.job, told.names, told.scheduled, told.token)
@@ -289,7 +290,7 @@ def test_events_of_each_kind_have_their_columns(kind, fields):
 
 def test_every_ending_of_an_attempt_has_a_kind_of_event():
     ends = {event for state, event in TRANSITIONS if state == RunState.LEASED} - {Event.GIVE_BACK}
-    assert ends == set(events_told.ENDINGS)
+    assert ends == set(event_kinds.ENDINGS)
 
 
 @pytest.mark.parametrize(("kind", "fields"), samples(), ids=[kind for kind, _ in samples()])

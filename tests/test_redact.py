@@ -13,14 +13,14 @@ from hypothesis import given as examples
 from hypothesis import strategies as st
 
 from wheelsched import Call, Command, Every, Http, InvalidArgumentError, Job, Manual, task
+from wheelsched.cli.bench.workbench import ServerProcess
 from wheelsched.cli.root import cli
-from wheelsched.cli.workbench import ServerProcess
-from wheelsched.config import load
-from wheelsched.errors import ConfigError
-from wheelsched.protocol import encode_payload
-from wheelsched.redact import MARK, Redaction, mark_in
-from wheelsched.state import recover
-from wheelsched.testing import Simulator
+from wheelsched.model.errors import ConfigError
+from wheelsched.protocol.frames import encode_payload
+from wheelsched.protocol.redact import MARK, Redaction, mark_in
+from wheelsched.server.config import load
+from wheelsched.simulator.simulator import Simulator
+from wheelsched.state.state import recover
 
 SECRET = "s3cret-value"
 CALL = Call("t", "first", {"Token": SECRET, "id": 7}, user="joe", PassWord=SECRET, deep=[[{"token": [SECRET], "note": "n"}]], none=None)
@@ -240,7 +240,7 @@ def test_the_command_line(short_tmp):
         told.append(done.output)
         return done.stdout
 
-    with ServerProcess(short_tmp, workers=1, tasks=("wheelsched.cli.demo_tasks",)) as server:
+    with ServerProcess(short_tmp, workers=1, tasks=("wheelsched.cli.bench.demo_tasks",)) as server:
         run(*put, "--args", f'["{SECRET}"]', "--kwargs", f'{{"password": "{SECRET}", "user": "joe"}}', "-o", "json")
         run(*put, "--args", f'["{SECRET}2"]', "--kwargs", f'{{"password": "{SECRET}2", "user": "jim"}}')
         dead = json.loads(run("job", "trigger", "a", "--wait", "-o", "json", code=7))  # demo.ok takes no such arguments

@@ -16,7 +16,7 @@ from scripted import alive, wait_for
 
 from wheelsched import Call, FailedPreconditionError, PermissionDeniedError
 from wheelsched.cli.root import cli
-from wheelsched.server_reload import Reload
+from wheelsched.server.reload import Reload
 
 CODE = """
 import os, time

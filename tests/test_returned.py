@@ -1,4 +1,4 @@
-"""returned.py: a run that has returned is never tried again for what it returned."""
+"""protocol/returned.py: a run that has returned is never tried again for what it returned."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from test_endings import end
 
 from wheelsched import Call, Every, Ext, Manual, NotKept, ResultNotKept, Retry, WheelschedError, current_run
 from wheelsched.cli.root import cli
-from wheelsched.errors import InvalidArgumentError
-from wheelsched.model import ERROR_TEXT_MAX, OUTPUT_MAX, Outcome
-from wheelsched.payloads import Exts
-from wheelsched.returned import returned
-from wheelsched.testing import Simulator
+from wheelsched.model.errors import InvalidArgumentError
+from wheelsched.model.nouns import ERROR_TEXT_MAX, OUTPUT_MAX, Outcome
+from wheelsched.model.payloads import Exts
+from wheelsched.protocol.returned import returned
+from wheelsched.simulator.simulator import Simulator
 
 HERE = str(Path(__file__).resolve().parent)
 MARKS = {

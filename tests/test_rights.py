@@ -5,10 +5,14 @@ from __future__ import annotations
 import pytest
 from engine_bench import Bench
 
-from wheelsched import Call, Every, Manual, PermissionDeniedError, WheelschedError, commands, protocol, testing, turn, workers
-from wheelsched.definition import given_from_api
-from wheelsched.model import ROLES
-from wheelsched.protocol import encode_payload
+from wheelsched import Call, Every, Manual, PermissionDeniedError, WheelschedError
+from wheelsched.engine import leases, turn
+from wheelsched.model.nouns import ROLES
+from wheelsched.protocol import frames
+from wheelsched.protocol.definition import given_from_api
+from wheelsched.protocol.frames import encode_payload
+from wheelsched.simulator import simulator
+from wheelsched.verbs import jobs
 
 UID = 54_321
 PAYLOAD = encode_payload((), {})
@@ -63,12 +67,12 @@ def sim(monkeypatch):
         def incoming(conn, request, uid, found=None):
             return turn.Incoming(conn, request, UID, found, made.roles)
 
-        monkeypatch.setattr(testing, "Incoming", incoming)
+        monkeypatch.setattr(simulator, "Incoming", incoming)
         yield made
 
 
 def ask(sim, verb, args):
-    return sim.call(60, (verb, {"rid": sim.rid(1), **args} if verb in protocol.MUTATING else args))
+    return sim.call(60, (verb, {"rid": sim.rid(1), **args} if verb in frames.MUTATING else args))
 
 
 @pytest.mark.parametrize(("role", "verb", "args"), NEEDS, ids=[f"{verb}-{role}" for role, verb, _ in NEEDS])
@@ -106,5 +110,5 @@ def test_t5_a_workers_verbs_need_a_workers_hello(sim, verb, greeted):
 
 
 def test_t5_the_tables_here_have_every_verb():
-    known = {*commands.VERBS, *workers.VERBS, *protocol.MUTATING}
+    known = {*jobs.VERBS, *leases.VERBS, *frames.MUTATING}
     assert known == {verb for _, verb, _ in NEEDS} | {verb for verb, _ in OPEN} | WORKERS.keys()

@@ -16,11 +16,11 @@ from serving import Serving
 
 import wheelsched
 from wheelsched import At, Call, Command, Cron, Every, Http, Job, Manual, PermissionDeniedError, WheelschedError
-from wheelsched.config import load
-from wheelsched.connections import peer
-from wheelsched.errors import ConfigError, error_from_wire
-from wheelsched.grants import Grants
-from wheelsched.model import ROLES
+from wheelsched.model.errors import ConfigError, error_from_wire
+from wheelsched.model.nouns import ROLES
+from wheelsched.server.config import load
+from wheelsched.server.connections import peer
+from wheelsched.server.grants import Grants
 
 STRANGER = 54_321
 
@@ -69,12 +69,13 @@ def sim():
 
 def without(sim, monkeypatch, *missing):
     """From now on everybody lacks these roles."""
-    from wheelsched import testing, turn
+    from wheelsched.engine import turn
+    from wheelsched.simulator import simulator
 
     def incoming(conn, request, uid, found=None):
         return turn.Incoming(conn, request, STRANGER, found, frozenset(ROLES) - set(missing))
 
-    monkeypatch.setattr(testing, "Incoming", incoming)
+    monkeypatch.setattr(simulator, "Incoming", incoming)
 
 
 DEFINING = {
@@ -136,7 +137,7 @@ def test_another_user_of_a_real_server(short_tmp):
     for more in ((), ("--grant", "command=%65533"), ("--grant", "command=1,65534")):
         server = Serving(short_tmp, "--config", str(short_tmp / "config.toml"), "--allow-commands", *more)
         server.client()
-        done = subprocess.run([sys.executable, "-c", "import wheelsched, wheelsched.client, wheelsched.schedule\n" + ask, server.socket],
+        done = subprocess.run([sys.executable, "-c", "import wheelsched, wheelsched.client.client, wheelsched.schedules.schedule\n" + ask, server.socket],
                               capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": root})
         said.append(done.stdout.strip() or done.stderr)
         server.end()

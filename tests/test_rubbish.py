@@ -13,8 +13,8 @@ from test_endings import end, same_after_restart
 
 from wheelsched import Every, Retry
 from wheelsched.cli.times import span
-from wheelsched.errors import InvalidArgumentError
-from wheelsched.model import INSTANT_MAX_US, US, Outcome
+from wheelsched.model.errors import InvalidArgumentError
+from wheelsched.model.nouns import INSTANT_MAX_US, US, Outcome
 
 OK, FAILED, LOST = Outcome.SUCCEEDED, Outcome.FAILED, Outcome.LOST
 RUBBISH = (5, True, 1.0, float("nan"), "text", [[]], {}, b"\xc1", b"", b"\x93\x01")

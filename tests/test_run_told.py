@@ -8,9 +8,9 @@ from engine_bench import CALL, FAILED, Bench
 from serving import wait_for
 
 from wheelsched import Call, Manual, Retry, current_run
-from wheelsched.model import US
-from wheelsched.redact import Redaction
-from wheelsched.testing import Simulator
+from wheelsched.model.nouns import US
+from wheelsched.protocol.redact import Redaction
+from wheelsched.simulator.simulator import Simulator
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ import pytest
 from engine_bench import Bench
 from test_cli import NOON_US, Scripted, page, server, wire_job, wire_run  # noqa: F401 - a fixture
 
-from wheelsched import Call, InvalidArgumentError, Manual, errors
+from wheelsched import Call, InvalidArgumentError, Manual
+from wheelsched.model import errors
 
 US = 1_000_000
 
@@ -17,8 +18,8 @@ US = 1_000_000
 @pytest.fixture
 def full(monkeypatch):
     """20 runs that have ended, in history or about to get there, and 10 open ones."""
-    monkeypatch.setattr("wheelsched.history.BLOCKS_MAX", 2)
-    monkeypatch.setattr("wheelsched.engine.FOLD_ROWS", 3)
+    monkeypatch.setattr("wheelsched.state.history.BLOCKS_MAX", 2)
+    monkeypatch.setattr("wheelsched.engine.engine.FOLD_ROWS", 3)
     b = Bench()
     b.hello(tasks=["t", "u"])
     for i in range(30):
@@ -34,7 +35,7 @@ def full(monkeypatch):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1_000])
 def test_newest_first_is_the_other_way_round(full, monkeypatch, size):
-    monkeypatch.setattr("wheelsched.verbs.PAGE", size)
+    monkeypatch.setattr("wheelsched.client.verbs.PAGE", size)
     oldest = [r.job for r in full.client.runs()]
     assert sorted(oldest) == sorted(j.name for j in full.client.jobs())
     assert [r.job for r in full.client.runs(newest=True)] == oldest[::-1]

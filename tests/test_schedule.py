@@ -8,12 +8,12 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from wheelsched import zonedata
-from wheelsched.errors import ScheduleError, WheelschedError
-from wheelsched.model import DURATION_MAX_US, INSTANT_MAX_US, NEVER
-from wheelsched.schedule import At, Cron, Every, Manual, schedule_from_wire
-from wheelsched.schedules import ScheduleTable
-from wheelsched.tzif import Zones
+from wheelsched.model.errors import ScheduleError, WheelschedError
+from wheelsched.model.nouns import DURATION_MAX_US, INSTANT_MAX_US, NEVER
+from wheelsched.schedules import zonedata
+from wheelsched.schedules.schedule import At, Cron, Every, Manual, schedule_from_wire
+from wheelsched.schedules.table import ScheduleTable
+from wheelsched.schedules.zones import Zones
 
 SEED = int(os.environ.get("WHEELSCHED_SEED", "1"))
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

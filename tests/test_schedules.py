@@ -8,15 +8,15 @@ import cron_brute as brute
 import numpy as np
 import pytest
 
-from wheelsched import schedules as schedules_module
-from wheelsched import zonedata
-from wheelsched.errors import ScheduleError
-from wheelsched.grids import Grid, count_together, meet, outer
-from wheelsched.jitter import jitter
-from wheelsched.model import INSTANT_MAX_US, NEVER
-from wheelsched.schedule import At, Cron, Every, Manual, as_written, check_union, schedule_from_wire
-from wheelsched.schedules import KIND_AFTER, KIND_CRON, KIND_EVERY, KIND_UNION, ScheduleTable
-from wheelsched.tzif import Zones
+from wheelsched.model.errors import ScheduleError
+from wheelsched.model.nouns import INSTANT_MAX_US, NEVER
+from wheelsched.schedules import table as schedules_module
+from wheelsched.schedules import zonedata
+from wheelsched.schedules.grids import Grid, count_together, meet, outer
+from wheelsched.schedules.jitter import jitter
+from wheelsched.schedules.schedule import At, Cron, Every, Manual, as_written, check_union, schedule_from_wire
+from wheelsched.schedules.table import KIND_AFTER, KIND_CRON, KIND_EVERY, KIND_UNION, ScheduleTable
+from wheelsched.schedules.zones import Zones
 
 LONG = os.environ.get("WHEELSCHED_LONG") == "1"
 SEED = int(os.environ.get("WHEELSCHED_SEED", "1"))

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from wheelsched import At, Call, Cron, Every, Retry, current_run
-from wheelsched.errors import ScheduleError, WheelschedError
-from wheelsched.testing import Simulator
+from wheelsched.model.errors import ScheduleError, WheelschedError
+from wheelsched.simulator.simulator import Simulator
 
 
 class Boom(Exception):

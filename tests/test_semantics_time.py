@@ -22,9 +22,9 @@ from sim_oracle import zone_data
 from test_semantics import at, clock, ledger
 
 from wheelsched import At, Call, Cron, Every, Overlap, current_run
-from wheelsched.errors import NotFoundError, WheelschedError
-from wheelsched.tasks import Task
-from wheelsched.testing import Simulator
+from wheelsched.model.errors import NotFoundError, WheelschedError
+from wheelsched.simulator.simulator import Simulator
+from wheelsched.tasks.tasks import Task
 
 START = datetime(2026, 3, 2, tzinfo=UTC)
 
@@ -100,8 +100,8 @@ def test_suspend_04(world):
 
 
 def other_zones(monkeypatch, world, version):
-    monkeypatch.setattr("wheelsched.testing.load_zone", lambda name: zone_data(name, version))
-    monkeypatch.setattr("wheelsched.testing.ZONE_VERSION", version)
+    monkeypatch.setattr("wheelsched.simulator.simulator.load_zone", lambda name: zone_data(name, version))
+    monkeypatch.setattr("wheelsched.simulator.simulator.ZONE_VERSION", version)
     world.crash()
 
 
@@ -140,8 +140,8 @@ def test_tzdata_02_what_was_missed_has_its_row_though_max_runs_is_used_up(world,
     (missed,) = world.client.next("hourly", 2)  # one is left, whichever it is
     moved = missed + timedelta(hours=1)
     world.client.move("hourly", moved, moved + timedelta(days=1))
-    monkeypatch.setattr("wheelsched.testing.load_zone", lambda name: zone_data(name, "z2"))
-    monkeypatch.setattr("wheelsched.testing.ZONE_VERSION", "z2")
+    monkeypatch.setattr("wheelsched.simulator.simulator.load_zone", lambda name: zone_data(name, "z2"))
+    monkeypatch.setattr("wheelsched.simulator.simulator.ZONE_VERSION", "z2")
     world.crash(down="40m")
     world.advance(0)
     assert "was skipped: max_runs was used up" in world.client.why("hourly", missed).text
@@ -208,8 +208,8 @@ def test_payload_03(world, monkeypatch):
     """A zone that new zone data do not have any more parks its jobs; it stops neither the start nor the others."""
     world.client.put("gone", Call("ok"), Cron("0 6 * * *", tz="Europe/Berlin"))
     world.client.put("other", Call("ok"), Cron("0 6 * * *"))
-    monkeypatch.setattr("wheelsched.testing.load_zone", lambda name: None if name == "Europe/Berlin" else zone_data(name, "z1"))
-    monkeypatch.setattr("wheelsched.testing.ZONE_VERSION", "without")
+    monkeypatch.setattr("wheelsched.simulator.simulator.load_zone", lambda name: None if name == "Europe/Berlin" else zone_data(name, "z1"))
+    monkeypatch.setattr("wheelsched.simulator.simulator.ZONE_VERSION", "without")
     world.crash()
     world.advance("1d")
     assert [clock(r) for r in world.runs("other")] == ["06:00:00"]

@@ -14,12 +14,13 @@ from click.testing import CliRunner
 from engine_bench import Bench
 from serving import wait_for
 
-from wheelsched import Call, Client, Command, Every, Http, Job, Manual, served, task
+from wheelsched import Call, Client, Command, Every, Http, Job, Manual, task
 from wheelsched.cli.root import cli
-from wheelsched.errors import InvalidArgumentError
-from wheelsched.packages import no_tasks
-from wheelsched.tasks import load_tasks
-from wheelsched.testing import Simulator
+from wheelsched.engine import served
+from wheelsched.executor.packages import no_tasks
+from wheelsched.model.errors import InvalidArgumentError
+from wheelsched.simulator.simulator import Simulator
+from wheelsched.tasks.tasks import load_tasks
 
 
 @task

@@ -14,8 +14,8 @@ import pytest
 from serving import answer, wait_for, ws_job
 
 from wheelsched import At, Call, Every, Manual, Retry
-from wheelsched.errors import FailedPreconditionError
-from wheelsched.protocol import FRAME_MAX, encode_request
+from wheelsched.model.errors import FailedPreconditionError
+from wheelsched.protocol.frames import FRAME_MAX, encode_request
 
 
 def frame(body):

@@ -14,7 +14,7 @@ import pytest
 from serving import Serving, wait_for, ws_job
 
 from wheelsched import At, Call, Enqueue, Manual, Retry, RunFailed
-from wheelsched.errors import InvalidArgumentError, ResourceExhaustedError, StorageFullError
+from wheelsched.model.errors import InvalidArgumentError, ResourceExhaustedError, StorageFullError
 
 
 def test_the_second_server_is_refused_and_harms_nothing(serving, short_tmp):

@@ -10,8 +10,8 @@ import msgpack
 import pytest
 from scripted import Scripted, alive
 
-from wheelsched.errors import StorageFullError
-from wheelsched.model import US, Outcome
+from wheelsched.model.errors import StorageFullError
+from wheelsched.model.nouns import US, Outcome
 
 HERE = str(Path(__file__).resolve().parent)
 

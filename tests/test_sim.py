@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 from sim import simulate
 
-from wheelsched import arguments, engine, history, keeper, state, workers
-from wheelsched.errors import WheelschedError
-from wheelsched.model import Outcome
-from wheelsched.state import recover
-from wheelsched.turn import Incoming, WorkerGone
+from wheelsched.engine import arguments, engine, leases
+from wheelsched.engine.turn import Incoming, WorkerGone
+from wheelsched.model.errors import WheelschedError
+from wheelsched.model.nouns import Outcome
+from wheelsched.server import keeper
+from wheelsched.state import history, state
+from wheelsched.state.state import recover
 
 SEEDS = 500 if os.environ.get("WHEELSCHED_CI") else 60
 CHUNKS = 10
@@ -59,7 +61,7 @@ def tokens_reused(patch):
 
 def no_token_check(patch):
     """A completion is matched by run id alone."""
-    real = workers.finish
+    real = leases.finish
 
     def careless(eng, cmd):
         args = dict(cmd.request.args)
@@ -73,7 +75,7 @@ def no_token_check(patch):
         request = type(cmd.request)(cmd.request.id, cmd.request.verb, args)
         return real(eng, Incoming(cmd.conn, request, cmd.uid))
 
-    patch.setitem(workers.VERBS, "finish", careless)
+    patch.setitem(leases.VERBS, "finish", careless)
 
 
 class Shorter:
@@ -126,8 +128,8 @@ def wheel_and_catch_up_both_fire(patch):
 
 def attempts_not_counted(patch):
     """Every run of a lost worker is taken for not started."""
-    real = workers.worker_gone
-    patch.setattr(workers, "worker_gone", lambda eng, gone: real(eng, WorkerGone(gone.worker, -1, Outcome.LOST, gone.reason)))
+    real = leases.worker_gone
+    patch.setattr(leases, "worker_gone", lambda eng, gone: real(eng, WorkerGone(gone.worker, -1, Outcome.LOST, gone.reason)))
 
 
 def repeats_not_remembered(patch):
@@ -142,7 +144,7 @@ def repeats_not_remembered(patch):
         finally:
             eng.record = kept
 
-    for module in ("arguments", "commands", "put", "run_commands"):
+    for module in ("engine.arguments", "verbs.jobs", "verbs.put", "verbs.runs"):
         patch.setattr(f"wheelsched.{module}.done", done)
 
 
@@ -154,16 +156,16 @@ def history_forgets(patch):
 
 def ended_leases_accepted(patch):
     """A late completion under a token whose attempt was given up is answered as accepted."""
-    real = workers.finish
+    real = leases.finish
 
     def polite(eng, cmd):
         answer = real(eng, cmd)
         rows, verdict = eng.state.runs.held(cmd.request.args["id"], np.frombuffer(cmd.request.args["token"], "<i8"))
         if (verdict == 3).any():
-            answer = workers.protocol.encode_ok(cmd.request.id, {"verdict": bytes([1] * len(rows))})
+            answer = leases.frames.encode_ok(cmd.request.id, {"verdict": bytes([1] * len(rows))})
         return answer
 
-    patch.setitem(workers.VERBS, "finish", polite)
+    patch.setitem(leases.VERBS, "finish", polite)
 
 
 SABOTAGE = [  # with what the world says to it
@@ -214,8 +216,8 @@ def test_it(wheelsched):
 @pytest.mark.slow
 def test_pytest_fixture(tmp_path):
     Path(tmp_path, "test_theirs.py").write_text(PLUGIN_TEST)
-    installed = any(e.value == "wheelsched.testing_plugin" for e in entry_points(group="pytest11"))
-    plugin = [] if installed else ["-p", "wheelsched.testing_plugin"]
+    installed = any(e.value == "wheelsched.simulator.plugin" for e in entry_points(group="pytest11"))
+    plugin = [] if installed else ["-p", "wheelsched.simulator.plugin"]
     package = str(Path(state.__file__).parent.parent)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))}
     done = subprocess.run(

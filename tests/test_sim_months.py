@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from sim_months import DAY_US, lasting
 
-from wheelsched import forgetting, keeper
-from wheelsched.elapsed import Elapsed
+from wheelsched.engine import forgetting
+from wheelsched.server import keeper
+from wheelsched.state.elapsed import Elapsed
 
 
 @pytest.mark.slow

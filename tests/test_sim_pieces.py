@@ -10,9 +10,11 @@ import pytest
 import sim_world
 from sim import simulate
 
-from wheelsched import cancels, dead, due, misfire, occurrences, records
-from wheelsched.model import RunState
-from wheelsched.turn import Incoming
+from wheelsched.engine import catchup, due
+from wheelsched.engine.turn import Incoming
+from wheelsched.model.nouns import RunState
+from wheelsched.state import records
+from wheelsched.verbs import cancels, dead, occurrences
 
 CATCH_UP, SWEEP = 3, 5
 # A change of a job, a calendar or the hold first settles what was due by what held before, whole: up to a catch-up of any length.
@@ -31,7 +33,7 @@ def caught_up(bodies):
 @pytest.fixture
 def small(monkeypatch):
     """Small pieces, and the largest that a turn made, in a list."""
-    for module, most in ((misfire, CATCH_UP), (due, CATCH_UP), (occurrences, SWEEP), (cancels, SWEEP), (dead, SWEEP)):
+    for module, most in ((catchup, CATCH_UP), (due, CATCH_UP), (occurrences, SWEEP), (cancels, SWEEP), (dead, SWEEP)):
         monkeypatch.setattr(module, "PIECE", most)
     real, most = sim_world.World.step, [0]
 

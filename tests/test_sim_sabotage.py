@@ -7,40 +7,27 @@ import pytest
 from sim import simulate
 from sim_kept import Kept
 
-from wheelsched import (
-    Every,
-    admin_commands,
-    alarms,
-    chains,
-    commands,
-    dead,
-    due,
-    endings,
-    engine,
-    groups,
-    keeper,
-    misfire,
-    occurrences,
-    overlap,
-    put,
-    specs,
-    state,
-)
-from wheelsched.errors import WheelschedError
-from wheelsched.history import Past
-from wheelsched.model import MS, US, RunState
+from wheelsched import Every
+from wheelsched.engine import alarms, catchup, chains, definitions, due, endings, engine, overlap
+from wheelsched.model.errors import WheelschedError
+from wheelsched.model.nouns import MS, US, RunState
+from wheelsched.server import keeper
+from wheelsched.state import state
+from wheelsched.state.history import Past
+from wheelsched.verbs import dead, groups, occurrences, operator, put
+from wheelsched.verbs import jobs as commands
 
 
 def calendar_rows_left_out(patch):
     """The cursor goes past what a calendar excludes, and no row says so."""
-    for module in (due, misfire):
+    for module in (due, catchup):
         real = module.free_and_excluded
         patch.setattr(module, "free_and_excluded", lambda *args, real=real: (real(*args)[0], []))
 
 
 def zone_changes_left_out(patch):
     """Wall times that a zone change took away leave no row."""
-    for module in (due, misfire):
+    for module in (due, catchup):
         patch.setattr(module, "changed_away", lambda *_: [])
 
 
@@ -85,14 +72,14 @@ def delay_counts_from_before_the_end(patch):
 
 
 def changed_column(patch, column, change):
-    real = specs.SpecTable.add
+    real = definitions.SpecTable.add
 
     def add(self, spec, *args):
         real(self, spec, *args)
         values = getattr(self, column)
         values[spec] = change(values[spec])
 
-    patch.setattr(specs.SpecTable, "add", add)
+    patch.setattr(definitions.SpecTable, "add", add)
 
 
 def pause_after_off_by_one(patch):
@@ -127,7 +114,7 @@ def nobody_told(patch):
 
 def release_forgets(patch):
     """Release puts next times to the future without deciding what was missed."""
-    real = admin_commands.release
+    real = operator.release
 
     def release(eng, cmd):
         if eng.state.meta.held_us >= 0:
@@ -147,13 +134,13 @@ def release_forgets(patch):
 
 def catch_up_counts_wrong(patch):
     """`missed` of a catch-up run is one too many."""
-    real = misfire._choose
+    real = catchup._choose
 
     def choose(*args):
         chosen, folded = real(*args)
         return [(at, missed + 1) for at, missed in chosen], folded
 
-    patch.setattr(misfire, "_choose", choose)
+    patch.setattr(catchup, "_choose", choose)
 
 
 def hooks_forgotten(patch):

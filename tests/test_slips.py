@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from wheelsched import AsyncClient, Call, Cron, Every, Http, Manual, PayloadError
-from wheelsched.cli import kubernetes
+from wheelsched.cli.importers import kubernetes
 from wheelsched.cli.root import cli
-from wheelsched.testing import Simulator
+from wheelsched.simulator.simulator import Simulator
 
 
 @pytest.mark.parametrize(("method", "url", "told"), [
@@ -117,8 +117,8 @@ def test_n_b7_importers_say_who_the_server_can_not_become(serving, tmp_path):
 
 def test_n_b7_a_server_that_is_not_root_can_become_nobody_else(monkeypatch):
     from wheelsched import Job
-    from wheelsched.cli import entries
-    from wheelsched.model import Command
+    from wheelsched.cli.importers import entries
+    from wheelsched.model.nouns import Command
 
     class Found:
         class client:  # noqa: N801 - as the shell has it

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from engine_bench import CALL, Bench
 
-from wheelsched import Enqueue, Manual, state_snapshot
-from wheelsched.errors import CorruptJournalError
-from wheelsched.state import State
+from wheelsched import Enqueue, Manual
+from wheelsched.model.errors import CorruptJournalError
+from wheelsched.state import snapshot
+from wheelsched.state.state import State
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def pieces(state):
 
 
 def test_what_is_many_comes_in_pieces_of_few(state, monkeypatch):
-    monkeypatch.setattr(state_snapshot, "ENTRIES_MAX", 2)
+    monkeypatch.setattr(snapshot, "ENTRIES_MAX", 2)
     found = pieces(state)
     for letter, whole in ((b"K", state.keys), (b"A", state.replies), (b"C", state.checkpoints), (b"L", state.lasts.of)):
         sizes = [len(msgpack.unpackb(piece[1:])) for piece in found if piece[:1] == letter]

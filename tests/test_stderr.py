@@ -1,4 +1,4 @@
-"""messages.py: a stderr that nobody reads ends nothing and holds up nothing."""
+"""process/stderr.py: a stderr that nobody reads ends nothing and holds up nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import socket
 import pytest
 from serving import wait_for
 
-from wheelsched import Call, Retry, messages
+from wheelsched import Call, Retry
+from wheelsched.process import stderr
 
 
 @pytest.fixture
@@ -23,11 +24,11 @@ def pipe():
 def test_a_full_pipe_loses_lines_and_says_so_later(pipe):
     read, write = pipe
     for i in range(3_000):
-        messages.say(f"{i} " + "x" * 90, write)
+        stderr.say(f"{i} " + "x" * 90, write)
     os.set_blocking(read, False)
     while data := os.read(read, 1 << 20) if select.select([read], [], [], 0)[0] else b"":
         assert data.startswith(b"wheelsched: ")
-    messages.say("again", write)
+    stderr.say("again", write)
     told = os.read(read, 4_096).decode().splitlines()
     assert len(told) == 2
     assert told[0].endswith(" lines lost here: stderr took no more")
@@ -39,10 +40,10 @@ def test_a_socket_that_nobody_reads():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         for _ in range(5_000):
-            messages.say("x" * 100, ours.fileno())
+            stderr.say("x" * 100, ours.fileno())
         theirs.close()
-        messages.say("gone", ours.fileno())
-    messages._lost[0] = 0
+        stderr.say("gone", ours.fileno())
+    stderr._lost[0] = 0
 
 
 @pytest.mark.parametrize("reader", ["gone", "stuck"])

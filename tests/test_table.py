@@ -5,11 +5,11 @@ import random
 import numpy as np
 import pytest
 
-from wheelsched._jobs import JOB_DTYPE, JobTable
-from wheelsched._runs import DEAD_LETTERS, FINISHED, NO_ROW, RunTable
-from wheelsched.ids import job_key, scheduled_run_id
-from wheelsched.model import NEVER, TRANSITIONS, Event, JobState, RunState
-from wheelsched.state import _moves
+from wheelsched.model.ids import job_key, scheduled_run_id
+from wheelsched.model.nouns import NEVER, TRANSITIONS, Event, JobState, RunState
+from wheelsched.state.state import _moves
+from wheelsched.tables._jobs import JOB_DTYPE, JobTable
+from wheelsched.tables._runs import DEAD_LETTERS, FINISHED, NO_ROW, RunTable
 
 NONE = 0xFFFFFFFF
 
@@ -149,7 +149,7 @@ def apply_event(runs, s, event, worker_list, token=1):
 @pytest.mark.parametrize("state", list(RunState))
 @pytest.mark.parametrize("event", list(Event))
 def test_every_transition_is_in_the_table_or_refused_without_a_change(tables, state, event):
-    """All pairs: the table of model.py is what the compiled code does."""
+    """All pairs: the table of model/nouns.py is what the compiled code does."""
     jobs, runs, _ = tables
     put(jobs, "a/b")
     worker_list = runs.new_list()

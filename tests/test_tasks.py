@@ -1,4 +1,4 @@
-"""tasks.py: marks, calls, options, the collection of tasks, and what a run sees of itself."""
+"""tasks/tasks.py: marks, calls, options, the collection of tasks, and what a run sees of itself."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import msgpack
 import numpy as np
 import pytest
 
-from wheelsched import protocol
-from wheelsched.builtin import NOOP, Allowed, builtin_tasks
-from wheelsched.definition import check_announced, given_from_api
-from wheelsched.errors import FailedPreconditionError, InvalidArgumentError, PayloadError
-from wheelsched.policies import Retry
-from wheelsched.tasks import Batch, RunContext, current_run, enter_run, load_tasks, task
-from wheelsched.testing import Simulator
+from wheelsched.executor.builtin import NOOP, Allowed, builtin_tasks
+from wheelsched.model.errors import FailedPreconditionError, InvalidArgumentError, PayloadError
+from wheelsched.model.policies import Retry
+from wheelsched.protocol import frames
+from wheelsched.protocol.definition import check_announced, given_from_api
+from wheelsched.simulator.simulator import Simulator
+from wheelsched.tasks.tasks import Batch, RunContext, current_run, enter_run, load_tasks, task
 
 
 @task("mail.send", queue="mail", timeout="10m", retry=Retry(attempts=5, backoff="30s"), priority=0)
@@ -109,7 +109,7 @@ def reply(jobs=("default/a", "team/b"), payloads=(([1], {}), ([], {"k": b"v"})))
         "specs": [{"task": "t", "timeout_us": 5_000_000, "queue": "q"}], "job": b"".join(names),
         "job_end": np.cumsum([len(n) for n in names]).astype(np.uint32).tobytes(), "payload": b"".join(packed),
         "payload_end": np.cumsum([len(p) for p in packed]).astype(np.uint32).tobytes(),
-        "last_result": [[1, protocol.encode_value("before")]],
+        "last_result": [[1, frames.encode_value("before")]],
     }
 
 

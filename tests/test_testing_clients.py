@@ -8,7 +8,7 @@ import pytest
 from fake_server import FakeServer
 
 from wheelsched import AsyncClient, Call, Client, Every, FailedPreconditionError, RunFailed, RunTimeout, task
-from wheelsched.testing import Simulator
+from wheelsched.simulator.simulator import Simulator
 
 EARLY = Client()  # as a module of an application makes it, at its import
 EARLY_ASYNC = AsyncClient()

@@ -20,7 +20,7 @@ from wheelsched import (
     ScheduleError,
     current_run,
 )
-from wheelsched.testing import Simulator
+from wheelsched.simulator.simulator import Simulator
 
 NOON = datetime(2026, 3, 28, 12, tzinfo=UTC)
 HOURLY = Every("1h", anchor=NOON)

@@ -13,8 +13,8 @@ from serving import wait_for
 from test_endings import end, same_after_restart
 
 from wheelsched import Call, Enqueue, Retry
-from wheelsched.errors import InvalidArgumentError
-from wheelsched.model import Outcome
+from wheelsched.model.errors import InvalidArgumentError
+from wheelsched.model.nouns import Outcome
 
 HERE = str(Path(__file__).resolve().parent)
 LOST, TIMED_OUT, SNOOZED = Outcome.LOST, Outcome.TIMED_OUT, Outcome.SNOOZED

@@ -10,7 +10,7 @@ import pytest
 from engine_bench import FAILED, Bench, at
 
 from wheelsched import Call, Catchup, Cron, Every, FailedPreconditionError, Overlap
-from wheelsched.testing import Simulator
+from wheelsched.simulator.simulator import Simulator
 
 START = "2026-03-02T00:00:00Z"
 

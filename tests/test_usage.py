@@ -9,7 +9,7 @@ import time
 from datetime import UTC, datetime, timedelta
 
 from wheelsched import Call, Command, Retry
-from wheelsched.usage import Meter
+from wheelsched.process.usage import Meter
 
 MIB = 1024 * 1024
 BURN = "import time\nwhile time.process_time() < 0.3: pass"

@@ -12,9 +12,9 @@ from scripted import Scripted, value
 from serving import wait_for
 
 from wheelsched import Call
-from wheelsched.builtin import Allowed
-from wheelsched.model import Outcome
-from wheelsched.testing import Simulator
+from wheelsched.executor.builtin import Allowed
+from wheelsched.model.nouns import Outcome
+from wheelsched.simulator.simulator import Simulator
 
 HERE = str(Path(__file__).resolve().parent)
 MODES = [("process", 1), ("thread", 1), ("async", 3)]

@@ -12,9 +12,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from fake_server import RUN_ID, T0, T0_US, job_raw, run_raw
 
-from wheelsched import Every, Overlap, PayloadError, Retry, protocol
-from wheelsched.model import NEVER, US
-from wheelsched.views import Attempt, JobInfo, RunInfo, plain, rfc3339
+from wheelsched import Every, Overlap, PayloadError, Retry
+from wheelsched.client.values import Attempt, JobInfo, RunInfo, plain, rfc3339
+from wheelsched.model.nouns import NEVER, US
+from wheelsched.protocol import frames
 
 
 def test_times_and_values_for_json():
@@ -25,7 +26,7 @@ def test_times_and_values_for_json():
 
 
 def test_a_run_as_values_and_as_json():
-    result = {"value": protocol.encode_value([1, b"\xff"]), "stdout": b"hi\xff", "stderr": b"", "stdout_cut": 5, "stderr_cut": 0}
+    result = {"value": frames.encode_value([1, b"\xff"]), "stdout": b"hi\xff", "stderr": b"", "stdout_cut": 5, "stderr_cut": 0}
     failed = {"type": "ValueError", "message": "boom", "traceback": "tb"}
     attempts = [
         {"attempt": 1, "token": 8, "worker": "w1", "started_us": T0_US, "ended_us": T0_US + 1, "outcome": "failed", "result": failed},

@@ -16,7 +16,7 @@ from engine_bench import CALL, FAILED, Waiting
 from serving import wait_for
 
 from wheelsched import AsyncClient, Call, Every, Manual, NotFoundError, Retry
-from wheelsched.model import Outcome
+from wheelsched.model.nouns import Outcome
 
 TASKS = """
 import time

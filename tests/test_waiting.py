@@ -9,9 +9,9 @@ import pytest
 from engine_bench import CALL, FAILED, NOT_STARTED, OK, Bench
 
 from wheelsched import Call, Every, Overlap, Retry, RunTimeout
-from wheelsched.errors import DeadlineExceededError
-from wheelsched.model import NEVER, US
-from wheelsched.testing import Simulator
+from wheelsched.model.errors import DeadlineExceededError
+from wheelsched.model.nouns import NEVER, US
+from wheelsched.simulator.simulator import Simulator
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_ranks_are_the_order_in_which_runs_go(b, seed):
 
 
 def test_a_rank_beyond_the_bound_is_told_as_such(b, monkeypatch):
-    monkeypatch.setattr("wheelsched.waiting.RANKS_MAX", 5)
+    monkeypatch.setattr("wheelsched.reads.waiting.RANKS_MAX", 5)
     runs = made(b, 8)
     assert [waits(b, run)[1] for run in runs] == [1, 2, 3, 4, 5, None, None, None]
     assert waits(b, runs[7]) == ("more than 5 runs of queue default go before it", None, None)

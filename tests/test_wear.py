@@ -1,4 +1,4 @@
-"""wear.py: executors that are replaced between two runs, under a scripted server end and a real one."""
+"""process/wear.py: executors that are replaced between two runs, under a scripted server end and a real one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from scripted import HOUR_US, Scripted, value
 
 from wheelsched import Call, ConfigError
-from wheelsched.config import MAX_RSS_MIN, load, parse_size
-from wheelsched.model import Outcome
-from wheelsched.wear import Wear, wear_text
+from wheelsched.model.nouns import Outcome
+from wheelsched.process.wear import Wear, wear_text
+from wheelsched.server.config import MAX_RSS_MIN, load, parse_size
 
 HERE = str(Path(__file__).resolve().parent)
 MODES = [("process", 1), ("thread", 2), ("async", 2)]

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from oracle import NEVER_MS, DumbWheel
 
-from wheelsched import _wheel
-from wheelsched._wheel import Wheel
+from wheelsched.wheel import _wheel
+from wheelsched.wheel._wheel import Wheel
 
 UNITS = [1 << shift for shift in (0, 13, 27, 36, 45, 54)]  # milliseconds of a unit, per level
 NOW = 1_796_000_000_000
@@ -382,7 +382,7 @@ def test_never_is_no_instant_even_at_the_end_of_time(now: int) -> None:
 OUT_OF_MEMORY = """
 import resource, sys
 import numpy as np
-from wheelsched._wheel import Wheel
+from wheelsched.wheel._wheel import Wheel
 NOW = {now}
 wheel = Wheel(NOW)
 wheel.add(np.arange(1000, dtype=np.uint32), NOW + np.arange(1000, dtype=np.int64) * 3_000_000)

@@ -1,4 +1,4 @@
-"""worker.py: a real executor process under a scripted server end."""
+"""executor/main.py: a real executor process under a scripted server end."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 from scripted import FIRST, Scripted, alive, value, wait_for
 
 import wheelsched
-from wheelsched.builtin import Allowed
-from wheelsched.model import ERROR_TEXT_MAX, OUTPUT_MAX, Outcome
-from wheelsched.process import Capture
+from wheelsched.executor.builtin import Allowed
+from wheelsched.model.nouns import ERROR_TEXT_MAX, OUTPUT_MAX, Outcome
+from wheelsched.process.processes import Capture
 
 ROOT = str(Path(wheelsched.__file__).resolve().parents[1])
 HERE = str(Path(__file__).resolve().parent)
@@ -105,7 +105,7 @@ def test_what_user_code_raises_fails_that_run_only(make, kind, name, message):
     assert failed[3]["type"] == name
     assert failed[3]["message"] == message
     assert len(failed[3]["traceback"]) <= ERROR_TEXT_MAX
-    assert "execution.py" not in failed[3]["traceback"]  # our own frame is nobody's business
+    assert "runner.py" not in failed[3]["traceback"]  # our own frame is nobody's business
     assert value(fine) == 2
     assert not end.gone
 

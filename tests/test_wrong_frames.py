@@ -7,11 +7,11 @@ import pytest
 from engine_bench import Bench, ask_put
 
 from wheelsched import Every, InvalidArgumentError, Manual
-from wheelsched.model import DELAY_MAX_US, Outcome
-from wheelsched.protocol import encode_payload
-from wheelsched.retries import check_result
-from wheelsched.rights import shown
-from wheelsched.sessions import Session
+from wheelsched.engine.peers import Session
+from wheelsched.engine.retries import check_result
+from wheelsched.engine.roles import shown
+from wheelsched.model.nouns import DELAY_MAX_US, Outcome
+from wheelsched.protocol.frames import encode_payload
 
 
 @pytest.fixture

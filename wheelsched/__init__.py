@@ -9,10 +9,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .aclient import AsyncClient, AsyncRun
-    from .bulk import PutResults
-    from .client import Client, Run, default_socket_path
-    from .errors import (
+    from .client.apply import Applied
+    from .client.async_client import AsyncClient, AsyncRun
+    from .client.client import Client, Run, default_socket_path
+    from .client.put_many import PutResults
+    from .client.values import Attempt, JobInfo, RunError, Waiting
+    from .client.verbs_logs import Log
+    from .client.views_events import Event
+    from .client.views_queues import QueueInfo
+    from .client.views_runs import Enqueued, EnqueueResults, Group
+    from .client.views_time import Backfill, Calendar, Hold, JobChange, Reloaded, TzDiff, Why
+    from .model.errors import (
         AlreadyExistsError,
         ConfigError,
         CorruptJournalError,
@@ -35,20 +42,13 @@ if TYPE_CHECKING:
         UnimplementedError,
         WheelschedError,
     )
-    from .hooks import middleware, on_start, on_stop
-    from .model import Call, Command, Enqueue, Http, Job
-    from .payloads import Ext
-    from .policies import Catchup, Overlap, Retry
-    from .schedule import At, Cron, Every, Manual
-    from .staging import Applied
-    from .tasks import current_run, task
-    from .verbs_logs import Log
-    from .verdicts import Cancel, NotRetried, RetryAfter, Snooze
-    from .views import Attempt, JobInfo, RunError, Waiting
-    from .views_events import Event
-    from .views_queues import QueueInfo
-    from .views_runs import Enqueued, EnqueueResults, Group
-    from .views_time import Backfill, Calendar, Hold, JobChange, Reloaded, TzDiff, Why
+    from .model.nouns import Call, Command, Enqueue, Http, Job
+    from .model.payloads import Ext
+    from .model.policies import Catchup, Overlap, Retry
+    from .schedules.schedule import At, Cron, Every, Manual
+    from .tasks.hooks import middleware, on_start, on_stop
+    from .tasks.tasks import current_run, task
+    from .tasks.verdicts import Cancel, NotRetried, RetryAfter, Snooze
 
 __all__ = [
     "AlreadyExistsError",
@@ -125,23 +125,23 @@ __all__ = [
 __version__ = "0.1.0"
 
 _FROM = {
-    "aclient": ("AsyncClient", "AsyncRun"),
-    "client": ("Client", "Run", "default_socket_path"),
-    "hooks": ("middleware", "on_start", "on_stop"),
-    "model": ("Call", "Command", "Enqueue", "Http", "Job"),
-    "payloads": ("Ext",),
-    "policies": ("Catchup", "Overlap", "Retry"),
-    "staging": ("Applied",),
-    "schedule": ("At", "Cron", "Every", "Manual"),
-    "tasks": ("current_run", "task"),
-    "verbs_logs": ("Log",),
-    "verdicts": ("Cancel", "NotRetried", "RetryAfter", "Snooze"),
-    "views": ("Attempt", "JobInfo", "NotKept", "RunError", "Waiting"),
-    "bulk": ("PutResults",),
-    "views_events": ("Event",),
-    "views_queues": ("QueueInfo",),
-    "views_runs": ("EnqueueResults", "Enqueued", "Group"),
-    "views_time": ("Backfill", "Calendar", "Hold", "JobChange", "Reloaded", "TzDiff", "Why"),
+    "client.async_client": ("AsyncClient", "AsyncRun"),
+    "client.client": ("Client", "Run", "default_socket_path"),
+    "tasks.hooks": ("middleware", "on_start", "on_stop"),
+    "model.nouns": ("Call", "Command", "Enqueue", "Http", "Job"),
+    "model.payloads": ("Ext",),
+    "model.policies": ("Catchup", "Overlap", "Retry"),
+    "client.apply": ("Applied",),
+    "schedules.schedule": ("At", "Cron", "Every", "Manual"),
+    "tasks.tasks": ("current_run", "task"),
+    "client.verbs_logs": ("Log",),
+    "tasks.verdicts": ("Cancel", "NotRetried", "RetryAfter", "Snooze"),
+    "client.values": ("Attempt", "JobInfo", "NotKept", "RunError", "Waiting"),
+    "client.put_many": ("PutResults",),
+    "client.views_events": ("Event",),
+    "client.views_queues": ("QueueInfo",),
+    "client.views_runs": ("EnqueueResults", "Enqueued", "Group"),
+    "client.views_time": ("Backfill", "Calendar", "Hold", "JobChange", "Reloaded", "TzDiff", "Why"),
 }
 _MODULE = {name: module for module, names in _FROM.items() for name in names}
 
@@ -150,7 +150,7 @@ def __getattr__(name: str) -> Any:
     """Load a public name at its first use (PEP 562). AttributeError for any other."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_MODULE.get(name, 'errors')}"), name)
+    value = getattr(import_module(f"{__name__}.{_MODULE.get(name, 'model.errors')}"), name)
     globals()[name] = value
     return value
 

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, Final
 from uuid import UUID
 
-from .payloads import Ext
+from .model.payloads import Ext
 
 __all__ = ["STANDARD"]
 

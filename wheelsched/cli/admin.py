@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ..errors import ConfigError, LockedError, NotFoundError, PermissionDeniedError, WheelschedError
+from ..model.errors import ConfigError, LockedError, NotFoundError, PermissionDeniedError, WheelschedError
 from .history_rows import history_rows
 from .output import number, pairs, show_one, to_json
 from .serve import default_data_path

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ..errors import InvalidArgumentError
-from ..model import display_name
-from ..schedule import Cron
-from ..staging import schedule_words
+from ..client.apply import schedule_words
+from ..model.errors import InvalidArgumentError
+from ..model.nouns import display_name
+from ..schedules.schedule import Cron
 from .calendar import calendar_lines
 from .changed import difference_line
 from .jobs_file import read_jobs_file, shown_path
@@ -23,7 +23,7 @@ from .status import counted, runs_told
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ..staging import Applied
+    from ..client.apply import Applied
     from .jobs_file import JobsFile
 
 EXIT_INVALID: Final = 2
@@ -116,7 +116,7 @@ def _plan(found: JobsFile, done: Applied, before: Mapping[str, Mapping[str, Any]
 
 def _canonical(given: Mapping[str, Any]) -> dict[str, Any]:
     """A calendar of the file as the server has it."""
-    from ..calendars import calendar_from_api  # noqa: PLC0415 - heavy, and most files have none
+    from ..schedules.calendars import calendar_from_api  # noqa: PLC0415 - heavy, and most files have none
 
     return calendar_from_api(**given)
 

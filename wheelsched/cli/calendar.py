@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..model import to_datetime
+from ..model.nouns import to_datetime
 from .output import cut, pairs, show_many, show_one
 from .shell import Verbs, shell
 from .status import counted
@@ -15,7 +15,7 @@ from .times import Times
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..views_time import Calendar
+    from ..client.views_time import Calendar
 
 _SHOWN = 60
 

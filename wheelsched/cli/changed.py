@@ -12,7 +12,7 @@ from .times import Times, relative, schedule_zone
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ..views import JobInfo
+    from ..client.values import JobInfo
 
 __all__ = ["changes_text", "difference_line", "show_put"]
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ..cron import describe
-from ..errors import ScheduleError
-from ..lint import notes
-from ..model import parse_instant, to_datetime
-from ..schedule import GAPS, Cron
-from ..schedule import OVERLAPS as DST_OVERLAPS
+from ..model.errors import ScheduleError
+from ..model.nouns import parse_instant, to_datetime
+from ..schedules.expressions import describe
+from ..schedules.lint import notes
+from ..schedules.schedule import GAPS, Cron
+from ..schedules.schedule import OVERLAPS as DST_OVERLAPS
 from .lint import lint
 from .output import pairs, show_many, show_one
 from .shell import Verbs, shell

@@ -13,7 +13,7 @@ from .shell import Verb, clean, say, shell
 from .times import Times
 
 if TYPE_CHECKING:
-    from ..views_events import Event
+    from ..client.views_events import Event
 
 
 def _interrupted(*_: Any) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ..model import US, format_duration
+from ..model.nouns import US, format_duration
 from .output import cut, number, pairs, show_one
 from .shell import EXIT_FAILED, Failed, Verb, say, shell
 from .status import counted
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from datetime import datetime
 
-    from ..views_forecast import Forecast, Peak
+    from ..client.views_forecast import Forecast, Peak
 
 WIDTH: Final = 80
 _HEIGHT: Final = 8  # lines of the picture

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..model import Call
+from ..model.nouns import Call
 from .output import show_one
 from .policies import call, enqueue_flags, payload_flags, policies, warn_unserved
 from .run import finish_wait, wait_flags

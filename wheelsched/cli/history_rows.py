@@ -9,14 +9,14 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from ..model import MS, US
-from ..views import rfc3339
+from ..client.values import rfc3339
+from ..model.nouns import MS, US
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..client import Client, Run
-    from ..views import JobInfo
+    from ..client.client import Client, Run
+    from ..client.values import JobInfo
 
 __all__ = ["definition", "history_rows", "run_row"]
 

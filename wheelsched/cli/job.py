@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..model import HOOKS, display_name
-from ..schedule import At, Cron, Every
+from ..model.nouns import HOOKS, display_name
+from ..schedules.schedule import At, Cron, Every
 from .apply import apply_command
 from .changed import show_put
-from .imports import import_group
+from .importers.imports import import_group
 from .job_change import VERBS as CHANGE_VERBS
 from .job_many import delete, pause, resume, trigger
 from .job_time import VERBS as TIME_VERBS
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from datetime import datetime
 
-    from ..schedule import Schedule
-    from ..views import JobInfo
+    from ..client.values import JobInfo
+    from ..schedules.schedule import Schedule
 
 
 _SORTED_MAX = 100_000
@@ -173,7 +173,7 @@ def _rule(retry: dict[str, Any]) -> str:
 
 
 def _instant(us: int | None) -> datetime | None:
-    from ..model import to_datetime  # noqa: PLC0415 - for two rare lines
+    from ..model.nouns import to_datetime  # noqa: PLC0415 - for two rare lines
 
     return to_datetime(us)
 

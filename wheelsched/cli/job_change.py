@@ -11,11 +11,11 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from ..errors import WheelschedError
-from ..jobs_text import JobsText
-from ..model import Call, parse_job_name
-from ..policies import Catchup, Retry
-from ..schedule import Cron
+from ..client.jobs_text import JobsText
+from ..model.errors import WheelschedError
+from ..model.nouns import Call, parse_job_name
+from ..model.policies import Catchup, Retry
+from ..schedules.schedule import Cron
 from .changed import show_put
 from .jobs_file import read_jobs_file
 from .policies import NONE, call, change_flags, overlap, payload_flags, policies, schedule, schedule_flags
@@ -24,8 +24,8 @@ from .shell import Failed, Verb, say, shell
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..model import Job
-    from ..views import JobInfo
+    from ..client.values import JobInfo
+    from ..model.nouns import Job
 
 EXIT_INVALID: Final = 2
 _KINDS: Final = ("expr", "every", "at", "delay", "manual")

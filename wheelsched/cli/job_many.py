@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ..errors import WheelschedError
+from ..model.errors import WheelschedError
 from .output import show_many, show_one
 from .run import finish_wait, wait_flags
 from .shell import EXIT_NOT_FOUND, Failed, Verb, exit_code, say, shell
@@ -16,8 +16,8 @@ from .status import counted, runs_told
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ..client import Run
-    from ..views import JobInfo
+    from ..client.client import Run
+    from ..client.values import JobInfo
 
 __all__ = ["delete", "pause", "resume", "trigger"]
 

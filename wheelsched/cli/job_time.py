@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import InvalidArgumentError, NotFoundError
-from ..model import parse_job_name
-from ..schedule import Cron
+from ..model.errors import InvalidArgumentError, NotFoundError
+from ..model.nouns import parse_job_name
+from ..schedules.schedule import Cron
 from .output import number, pairs, show_many, show_one
 from .policies import overlap as overlap_of
 from .shell import Verb, say, shell
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
 
-    from ..views_time import Backfill, JobChange, Why
+    from ..client.views_time import Backfill, JobChange, Why
     from .times import Wall
 
 _TIME_HELP = (

@@ -32,15 +32,15 @@ import tomllib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ..checks import check_name
-from ..definition import POLICIES, given_from_api
-from ..errors import InvalidArgumentError, PayloadError, WheelschedError
-from ..model import Call, Command, Http, Job, parse_job_name
-from ..payloads import RAW
-from ..policies import Catchup, Overlap, Retry
-from ..protocol import check_headers, decode_headers, decode_payload
-from ..schedule import At, Cron, Every, Manual
-from ..staging import check_job
+from ..client.apply import check_job
+from ..model.errors import InvalidArgumentError, PayloadError, WheelschedError
+from ..model.nouns import Call, Command, Http, Job, parse_job_name
+from ..model.payloads import RAW
+from ..model.policies import Catchup, Overlap, Retry
+from ..protocol.checks import check_name
+from ..protocol.definition import POLICIES, given_from_api
+from ..protocol.frames import check_headers, decode_headers, decode_payload
+from ..schedules.schedule import At, Cron, Every, Manual
 from .toml_lines import Path, line_of, toml_lines
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ class _Reader:
         self.defaults |= {key: table[key] for key in _OWN if key in table}
 
     def read_calendar(self, name: str, table: dict[str, Any]) -> None:
-        from ..calendars import calendar_from_api  # noqa: PLC0415 - heavy, and most files have none
+        from ..schedules.calendars import calendar_from_api  # noqa: PLC0415 - heavy, and most files have none
 
         path: Path = ("calendars", name)
         if not self.unknown(path, table, _CALENDAR_KEYS) and set(table) <= set(_CALENDAR_KEYS):

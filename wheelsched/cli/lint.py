@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from ..cron import ALIASES
-from ..errors import WheelschedError
-from ..lint import dst_notes, notes, pile_up
-from ..model import parse_instant, to_datetime
-from ..schedule import Cron
+from ..model.errors import WheelschedError
+from ..model.nouns import parse_instant, to_datetime
+from ..schedules.expressions import ALIASES
+from ..schedules.lint import dst_notes, notes, pile_up
+from ..schedules.schedule import Cron
 from .apply import read_text
-from .crontab import is_system, read_crontab
+from .importers.crontab import is_system, read_crontab
 from .jobs_file import read_jobs_file
 from .output import show_many
 from .shell import Failed, Verb, say, shell

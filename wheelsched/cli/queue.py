@@ -12,7 +12,7 @@ from .status import counted
 from .times import Times
 
 if TYPE_CHECKING:
-    from ..views_queues import QueueInfo
+    from ..client.views_queues import QueueInfo
 
 _WORDS = {
     "concurrency": "concurrency", "rate": "rate", "burst": "burst", "key_concurrency": "key concurrency", "key_rate": "key rate",

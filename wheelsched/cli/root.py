@@ -7,7 +7,7 @@ import click
 from .shell import Root
 
 VERBS = {
-    "demo": ("demo:demo", "The whole story in one command, in a temporary folder."),
+    "demo": ("bench.demo:demo", "The whole story in one command, in a temporary folder."),
     "serve": ("serve:serve", "Run the server."),
     "worker": ("worker:worker", "Run tasks for a server, outside of it."),
     "job": ("job:job", "Put, list, inspect, explain, pause, resume, trigger, backfill, delete and import jobs."),
@@ -24,7 +24,7 @@ VERBS = {
     "top": ("top:top", "Rates, queues and workers, again and again."),
     "health": ("status:health", "One line; exit 0 if all is well."),
     "admin": ("admin:admin", "Verify a data directory, export the history, hold and release all triggering, reload, tzdiff."),
-    "bench": ("bench:bench", "Measure a fresh server in a temporary folder."),
+    "bench": ("bench.bench:bench", "Measure a fresh server in a temporary folder."),
 }
 
 

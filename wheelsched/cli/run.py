@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ..errors import NotFoundError, PayloadError, ResultNotKept, RunFailed
-from ..tape import STREAMS
+from ..model.errors import NotFoundError, PayloadError, ResultNotKept, RunFailed
+from ..model.tape import STREAMS
 from .output import cut, pairs, show_many, show_one, size, to_json
 from .run_names import HELP, find_id, find_run, run_name
 from .shell import Failed, Shell, Verbs, clean, exit_code, say, shell
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import datetime
 
-    from ..client import Run
-    from ..views import Attempt
+    from ..client.client import Run
+    from ..client.values import Attempt
 
 F = TypeVar("F", bound="Callable[..., Any]")
 

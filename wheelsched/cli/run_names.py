@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from ..errors import InvalidArgumentError, NotFoundError, WheelschedError
-from ..model import MS
+from ..model.errors import InvalidArgumentError, NotFoundError, WheelschedError
+from ..model.nouns import MS
 from .shell import EXIT_CONFLICT, EXIT_NOT_FOUND, Failed, Shell, shell
 from .times import parse_day, parse_moment, schedule_zone
 from .zone import machine_zone
@@ -16,7 +16,7 @@ from .zone import machine_zone
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ..client import Run
+    from ..client.client import Run
 
 __all__ = ["HELP", "find_id", "find_run", "run_name"]
 
@@ -34,8 +34,8 @@ def run_name(run: Run, tz: str) -> str:
     moment = run.scheduled_at
     if moment is None:
         return run.id
-    from ..tzif import Zones  # noqa: PLC0415 - for tables of runs
-    from ..zonedata import load_zone  # noqa: PLC0415 - as above
+    from ..schedules.zonedata import load_zone  # noqa: PLC0415 - as above
+    from ..schedules.zones import Zones  # noqa: PLC0415 - for tables of runs
 
     local = moment.astimezone(Zones(load_zone).tzinfo(tz)) if tz != "UTC" else moment.astimezone(UTC)
     text = local.isoformat(timespec="milliseconds" if moment.microsecond // 1_000 else "seconds")

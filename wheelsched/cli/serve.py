@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import click
 
-from ..config import load
-from ..errors import ConfigError
-from ..model import MODES
-from ..places import SCHEME, default_socket_path
+from ..client.places import SCHEME, default_socket_path
+from ..model.errors import ConfigError
+from ..model.nouns import MODES
+from ..server.config import load
 from .shell import Failed, Verb, shell
 
 EXIT_CONFIG: Final = 78
@@ -131,6 +131,6 @@ def serve(config_file: str | None, grant: tuple[str, ...], **flags: Any) -> None
         config = load(_defaults(layers), *layers)
     except ConfigError as e:
         raise Failed(e.message, EXIT_CONFIG) from e
-    from ..boot import serve as run  # noqa: PLC0415 - the engine and the store, which no other verb loads
+    from ..server.boot import serve as run  # noqa: PLC0415 - the engine and the store, which no other verb loads
 
     click.get_current_context().exit(run(config))

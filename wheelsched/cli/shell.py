@@ -9,12 +9,12 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from ..errors import RunFailed, RunTimeout, WheelschedError
+from ..model.errors import RunFailed, RunTimeout, WheelschedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..client import Client
+    from ..client.client import Client
 
 EXIT_FAILED: Final = 1
 EXIT_NOT_FOUND: Final = 3
@@ -63,7 +63,7 @@ class Shell:
     def client(self) -> Client:
         """Connects at its first call; UnavailableError then, when no server is there."""
         if self._client is None:
-            from ..client import Client  # noqa: PLC0415 - offline verbs need none
+            from ..client.client import Client  # noqa: PLC0415 - offline verbs need none
 
             self._client = Client(self.socket) if self.timeout is None else Client(self.socket, timeout=self.timeout)
             click.get_current_context().find_root().call_on_close(self._client.close)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ..config import format_offset
-from ..errors import DeadlineExceededError, UnavailableError
-from ..model import US, parse_duration, to_datetime, unserved
-from ..places import server_pid
+from ..client.places import server_pid
+from ..model.errors import DeadlineExceededError, UnavailableError
+from ..model.nouns import US, parse_duration, to_datetime, unserved
+from ..server.config import format_offset
 from .output import cut, number, pairs, show_one, size
 from .shell import EXIT_FAILED, EXIT_UNAVAILABLE, Failed, Verb, clean, shell
 from .times import Times, span

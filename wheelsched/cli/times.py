@@ -6,10 +6,10 @@ import re
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ..errors import InvalidArgumentError
-from ..model import US, parse_duration, parse_instant
-from ..tzif import Zones
-from ..zonedata import load_zone
+from ..model.errors import InvalidArgumentError
+from ..model.nouns import US, parse_duration, parse_instant
+from ..schedules.zonedata import load_zone
+from ..schedules.zones import Zones
 
 if TYPE_CHECKING:
     from datetime import tzinfo

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ..model import US, parse_duration, to_datetime
+from ..model.nouns import US, parse_duration, to_datetime
 from .output import number, pairs, to_json
 from .shell import Verb, clean, shell
 from .status import lag_line, stats_now, troubles

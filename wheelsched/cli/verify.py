@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from .. import records
-from ..boot import open_offline
-from ..doubles import doubled
-from ..errors import CorruptJournalError
-from ..journal import LmdbJournal
-from ..model import display_name, to_datetime
-from ..state import State
-from ..views import rfc3339
+from ..client.values import rfc3339
+from ..journal.lmdb_journal import LmdbJournal
+from ..model.errors import CorruptJournalError
+from ..model.nouns import display_name, to_datetime
+from ..server.boot import open_offline
+from ..state import records
+from ..state.doubles import doubled
+from ..state.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

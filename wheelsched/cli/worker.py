@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from ..config import CONCURRENCY_MAX, check_drain, check_start_timeout, parse_size, task_modules
-from ..errors import ConfigError, UnavailableError
-from ..messages import say
-from ..model import MODES, parse_duration, parse_task_name
+from ..model.errors import ConfigError, UnavailableError
+from ..model.nouns import MODES, parse_duration, parse_task_name
+from ..process.stderr import say
+from ..server.config import CONCURRENCY_MAX, check_drain, check_start_timeout, parse_size, task_modules
 from .shell import Failed, Verb, shell
 
 EXIT_CONFIG = 78
@@ -56,8 +56,8 @@ def worker(
         if no_wait:
             raise
         say(f"worker: {e.message}; waiting for it (--no-wait: exit with 5)")
-    from ..builtin import Allowed  # noqa: PLC0415 - as below
-    from ..external import Supervisor  # noqa: PLC0415 - the pool, which no other verb loads
+    from ..executor.builtin import Allowed  # noqa: PLC0415 - as below
+    from ..pool.supervisor import Supervisor  # noqa: PLC0415 - the pool, which no other verb loads
 
     allowed = Allowed(
         allow["allow_commands"], allow["allow_http"], allow["allow_env"], allow["http_allow_net"], allow["http_secret_file"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from ..zonedata import zone_names
+from ..schedules.zonedata import zone_names
 
 _ZONEINFO: Final = "/zoneinfo/"
 
