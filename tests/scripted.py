@@ -10,10 +10,10 @@ from pathlib import Path
 import msgpack
 import numpy as np
 
-from wheelsched.executor.builtin import Allowed
 from wheelsched.model.errors import WheelschedError
 from wheelsched.model.nouns import NEVER, Outcome
 from wheelsched.pool.pool import Pool
+from wheelsched.process.contract import Allowed
 from wheelsched.protocol import frames
 from wheelsched.server.connections import Connection
 

@@ -18,14 +18,16 @@ from sim_oracle import zone_data
 from wheelsched.engine import peers
 from wheelsched.engine.engine import Engine
 from wheelsched.engine.turn import Disconnect, Incoming, Now, WorkerGone
+from wheelsched.journal import recover as journal_recover
 from wheelsched.journal.memory import MemoryJournal
 from wheelsched.model.nouns import CLOCK_STEP_US, NEVER, US, Outcome, RunState
 from wheelsched.protocol import frames
 from wheelsched.schedules.zones import Zones
 from wheelsched.server.keeper import Keeper
-from wheelsched.state import history, records, state
+from wheelsched.state import history, records
 from wheelsched.state.past import unpack_past
 from wheelsched.state.state import State
+from wheelsched.verbs import jobs
 
 START_US = 1_767_225_600 * US  # 2026-01-01
 CHANGES_US = [  # of the wall clock, in the zones of sim_definitions.ZONES
@@ -78,7 +80,7 @@ class World:
         self.seed = seed
         self.rng = random.Random(seed)
         self.rare = random.Random(~seed)  # of what workers rarely say: the rest of a seed's story is drawn as ever
-        self.recover = recover or state.recover
+        self.recover = recover or journal_recover.recover
         self.check_each = check_each
         self.change_us = self.rng.choice(CHANGES_US) if self.rng.random() < 0.4 else None
         before = self.rng.choice([2 * 3_600, 5_400, 3_000, 600]) * US
@@ -114,7 +116,7 @@ class World:
         st = self.recover(self.journal)
         behind = st.meta.at_us - self.wall_us > CLOCK_STEP_US
         zones = Zones(lambda name, version=self.version: zone_data(name, version))
-        self.engine = Engine(st, zones, history.pack, self.now(), boot_id=str(self.boot), zone_version=self.version)
+        self.engine = Engine(st, zones, history.pack, self.now(), verbs=jobs.VERBS, boot_id=str(self.boot), zone_version=self.version)
         self.keeper = Keeper(self.journal, st, self.config)
         self.outbox: deque = deque()
         self.inputs: list = []

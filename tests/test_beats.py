@@ -8,10 +8,11 @@ import pytest
 from engine_bench import CALL, FAILED, NOT_STARTED, OK, Bench
 
 from wheelsched import Call, Every, Retry, current_run
+from wheelsched.journal.recover import recover
 from wheelsched.model.errors import FencedError, InvalidArgumentError, PayloadError
 from wheelsched.model.nouns import CHECKPOINT_MAX, PROGRESS_MAX, STALE_MAX
 from wheelsched.simulator.simulator import Simulator
-from wheelsched.state.state import State, recover
+from wheelsched.state.state import State
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from engine_bench import FAILED, Bench
 from scripted import Scripted
 
 from wheelsched import Command, NotRetried, PayloadError, Retry
-from wheelsched.executor.builtin import Allowed
 from wheelsched.model.nouns import Outcome
+from wheelsched.process.contract import Allowed
 
 root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
 

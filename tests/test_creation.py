@@ -7,10 +7,11 @@ import pytest
 from engine_bench import Bench
 
 from wheelsched import Call
-from wheelsched.reads.reads import LOOKED_AT_MAX, TOLD_MAX
+from wheelsched.journal.recover import recover
 from wheelsched.state import history
 from wheelsched.state.creation import Created
-from wheelsched.state.state import State, recover
+from wheelsched.state.readable import LOOKED_AT_MAX, TOLD_MAX
+from wheelsched.state.state import State
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -15,9 +15,9 @@ from fake_server import RUN_ID, T0, T0_US, Driven, FakeServer, answering, run_ra
 from wheelsched import Call, Client, Every, Retry
 from wheelsched.engine import sweeps
 from wheelsched.engine.endings import end_attempts
+from wheelsched.journal.recover import recover
 from wheelsched.model.errors import FailedPreconditionError, InvalidArgumentError
 from wheelsched.protocol import frames
-from wheelsched.state.state import recover
 from wheelsched.verbs import dead
 
 

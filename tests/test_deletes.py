@@ -8,10 +8,10 @@ import pytest
 from engine_bench import CALL, FAILED, NOT_STARTED, OK, Bench
 
 from wheelsched import At, Call, Cron, Every, Job, Manual, Overlap
+from wheelsched.journal.recover import recover
 from wheelsched.model.errors import DeadlineExceededError, NotFoundError
 from wheelsched.model.nouns import US
 from wheelsched.simulator.simulator import Simulator
-from wheelsched.state.state import recover
 
 
 @pytest.fixture

@@ -13,10 +13,11 @@ from wheelsched import At, Cancel, Every, Retry, RetryAfter, RunFailed, RunTimeo
 from wheelsched.client.verbs import unfinished
 from wheelsched.engine.retries import rule_for
 from wheelsched.engine.turn import WorkerGone
+from wheelsched.journal.recover import recover
 from wheelsched.model.errors import InvalidArgumentError
 from wheelsched.model.nouns import US, Outcome
 from wheelsched.simulator.simulator import Simulator
-from wheelsched.state.state import State, recover
+from wheelsched.state.state import State
 
 CANCELLED, SNOOZED = Outcome.CANCELLED, Outcome.SNOOZED
 

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from engine_bench import CALL, FAILED, NOT_STARTED, Bench
 
 from wheelsched import Enqueue, Every, FailedPreconditionError, InvalidArgumentError, Manual, Retry
-from wheelsched.engine.engine import FOLD_ROWS
+from wheelsched.engine.housekeeping import FOLD_ROWS
 from wheelsched.model.nouns import RETENTION_US, Outcome
 from wheelsched.reads import events
 

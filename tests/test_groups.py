@@ -21,7 +21,7 @@ from wheelsched import (
     Snooze,
     current_run,
 )
-from wheelsched.engine.peers import Waiter
+from wheelsched.engine.connected import Waiter
 from wheelsched.engine.turn import Disconnect
 from wheelsched.model.nouns import FRAME_JOBS_MAX, GROUP_MAX, ROLES
 from wheelsched.protocol.frames import decode_headers

@@ -22,10 +22,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wheelsched import Call, Http, InvalidArgumentError, PayloadError, Retry
-from wheelsched.executor.builtin import Allowed
-from wheelsched.executor.http import HttpFailed, HttpRefused, http, read_secrets, retry_after_s
-from wheelsched.executor.network import networks, permitted
+from wheelsched.executor.http import HttpFailed, HttpRefused, http, retry_after_s
+from wheelsched.executor.network import permitted
 from wheelsched.model.errors import ConfigError
+from wheelsched.process.contract import Allowed, networks, read_secrets
 from wheelsched.simulator.simulator import Simulator
 from wheelsched.tasks.tasks import enter_run
 

@@ -14,9 +14,10 @@ from wheelsched.protocol.frames import FRAME_MAX, encode_frame, encode_request
 from wheelsched.reads import reads
 from wheelsched.reads.events import Wanted
 from wheelsched.reads.forecast_lines import Census
-from wheelsched.reads.reads import LOOKED_AT_MAX, TOLD_MAX
 from wheelsched.server.connections import OUT_PAUSE, PENDING_BYTES_MAX, PENDING_MAX, READ_BYTES, Connection
 from wheelsched.server.intake import Intake
+from wheelsched.state import readable
+from wheelsched.state.readable import LOOKED_AT_MAX, TOLD_MAX
 from wheelsched.verbs import dead
 
 PAGE = {"match": None, "state": None, "after": None, "limit": 1_000}
@@ -221,7 +222,7 @@ ASKED = [
 
 def ask(b, verb, args):
     """As the server asks."""
-    readers = {"jobs": reads.jobs_page, "dead": dead.page, "runs": lambda _, args: reads.RunFilter(args), "events": lambda _, args: Wanted(args),
+    readers = {"jobs": reads.jobs_page, "dead": dead.page, "runs": lambda _, args: readable.RunFilter(args), "events": lambda _, args: Wanted(args),
                "forecast": lambda engine, args: Census(engine, None, args["queue"])}
     return readers[verb](b.engine, args) if verb in readers else b.call(50, (verb, args))
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from scripted import Scripted
 from test_kept import withheld
 
-from wheelsched.model.nouns import Outcome
-from wheelsched.process.kept import Ended
+from wheelsched.model.nouns import Ended, Outcome
 from wheelsched.process.kept_log import LOG_BYTES, LOG_HEAD_BYTES, KeptLog, read_log
 from wheelsched.process.started import SeenFile
 

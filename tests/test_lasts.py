@@ -10,9 +10,10 @@ import pytest
 from engine_bench import CALL, FAILED, OK, Bench
 
 from wheelsched import Call, Every, Manual, Retry, current_run, task
+from wheelsched.journal.recover import recover
 from wheelsched.model.nouns import LAST_MAX, Outcome
 from wheelsched.simulator.simulator import Simulator
-from wheelsched.state.state import State, recover
+from wheelsched.state.state import State
 
 
 @pytest.fixture

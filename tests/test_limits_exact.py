@@ -10,12 +10,11 @@ from engine_bench import CALL, FAILED, NOT_STARTED, OK, Bench
 from wheelsched import Catchup, Cron, Every, Manual
 from wheelsched.engine import queues
 from wheelsched.engine.alarms import Cause
-from wheelsched.engine.due import armed_us
 from wheelsched.engine.late import answer_repeats
 from wheelsched.engine.retries import rule_for
+from wheelsched.engine.start_times import armed_us
 from wheelsched.engine.turn import Disconnect, WorkerGone
-from wheelsched.model.nouns import NEVER, Outcome
-from wheelsched.process.kept import Ended
+from wheelsched.model.nouns import NEVER, Ended, Outcome
 from wheelsched.protocol import frames
 from wheelsched.protocol.definition import given_from_api
 from wheelsched.state.past import unpack_past

@@ -16,10 +16,10 @@ import pytest
 from scripted import BOOT, FIRST, HOUR_US, Scripted, alive, wait_for
 
 import wheelsched
-from wheelsched.executor.builtin import Allowed
 from wheelsched.model.nouns import NEVER, Outcome
 from wheelsched.pool.pool import Pool
 from wheelsched.process import processes
+from wheelsched.process.contract import Allowed
 from wheelsched.process.leftovers import kill_former_generation
 
 HERE = str(Path(__file__).resolve().parent)

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from wheelsched import Call, Command, Every, Http, InvalidArgumentError, Job, Manual, task
 from wheelsched.cli.bench.workbench import ServerProcess
 from wheelsched.cli.root import cli
+from wheelsched.journal.recover import recover
 from wheelsched.model.errors import ConfigError
 from wheelsched.protocol.frames import encode_payload
 from wheelsched.protocol.redact import MARK, Redaction, mark_in
 from wheelsched.server.config import load
 from wheelsched.simulator.simulator import Simulator
-from wheelsched.state.state import recover
 
 SECRET = "s3cret-value"
 CALL = Call("t", "first", {"Token": SECRET, "id": 7}, user="joe", PassWord=SECRET, deep=[[{"token": [SECRET], "note": "n"}]], none=None)

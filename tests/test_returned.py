@@ -19,8 +19,8 @@ from wheelsched.cli.root import cli
 from wheelsched.model.errors import InvalidArgumentError
 from wheelsched.model.nouns import ERROR_TEXT_MAX, OUTPUT_MAX, Outcome
 from wheelsched.model.payloads import Exts
-from wheelsched.protocol.returned import returned
 from wheelsched.simulator.simulator import Simulator
+from wheelsched.tasks.returned import returned
 
 HERE = str(Path(__file__).resolve().parent)
 MARKS = {

@@ -19,7 +19,7 @@ US = 1_000_000
 def full(monkeypatch):
     """20 runs that have ended, in history or about to get there, and 10 open ones."""
     monkeypatch.setattr("wheelsched.state.history.BLOCKS_MAX", 2)
-    monkeypatch.setattr("wheelsched.engine.engine.FOLD_ROWS", 3)
+    monkeypatch.setattr("wheelsched.engine.housekeeping.FOLD_ROWS", 3)
     b = Bench()
     b.hello(tasks=["t", "u"])
     for i in range(30):

@@ -16,7 +16,7 @@ from serving import wait_for
 
 from wheelsched import Call, Client, Command, Every, Http, Job, Manual, task
 from wheelsched.cli.root import cli
-from wheelsched.engine import served
+from wheelsched.engine import census
 from wheelsched.executor.packages import no_tasks
 from wheelsched.model.errors import InvalidArgumentError
 from wheelsched.simulator.simulator import Simulator
@@ -119,7 +119,7 @@ def test_n_a5_the_active_jobs_of_such_tasks_are_counted(b, monkeypatch):
     stats = b.client.stats()
     assert stats["unserved_jobs"] == {"t.three": 10}
     assert {"t.one", "t.two"} <= set(stats["served_tasks"])
-    monkeypatch.setattr(served, "PIECE", 7)  # more jobs than one question looks at: told after some questions
+    monkeypatch.setattr(census, "PIECE", 7)  # more jobs than one question looks at: told after some questions
     b.client.put_many([Job(f"n{i}", Call("t.four"), Manual()) for i in range(5)])
     for _ in range(12):
         told = b.client.stats()["unserved_jobs"]

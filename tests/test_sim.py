@@ -14,11 +14,11 @@ from sim import simulate
 
 from wheelsched.engine import arguments, engine, leases
 from wheelsched.engine.turn import Incoming, WorkerGone
+from wheelsched.journal.recover import recover
 from wheelsched.model.errors import WheelschedError
 from wheelsched.model.nouns import Outcome
 from wheelsched.server import keeper
 from wheelsched.state import history, state
-from wheelsched.state.state import recover
 
 SEEDS = 500 if os.environ.get("WHEELSCHED_CI") else 60
 CHUNKS = 10
@@ -93,7 +93,7 @@ class Shorter:
 
 def last_record_dropped(patch):
     """Recovery takes the last record for torn; replay and live are one bug apart, so the judge compares with what it read."""
-    patch.setattr("sim_world.state.recover", lambda journal: recover(Shorter(journal)))
+    patch.setattr("sim_world.journal_recover.recover", lambda journal: recover(Shorter(journal)))
     patch.setattr(keeper.Keeper, "submit", submit_unchecked)
 
 

@@ -8,13 +8,13 @@ from sim import simulate
 from sim_kept import Kept
 
 from wheelsched import Every
-from wheelsched.engine import alarms, catchup, chains, definitions, due, endings, engine, overlap
+from wheelsched.engine import alarms, catchup, chains, definitions, due, endings, engine, groups, overlap, start_times
 from wheelsched.model.errors import WheelschedError
 from wheelsched.model.nouns import MS, US, RunState
 from wheelsched.server import keeper
 from wheelsched.state import state
 from wheelsched.state.history import Past
-from wheelsched.verbs import dead, groups, occurrences, operator, put
+from wheelsched.verbs import dead, occurrences, operator, put
 from wheelsched.verbs import jobs as commands
 
 
@@ -33,8 +33,8 @@ def zone_changes_left_out(patch):
 
 def jitter_past_the_next(patch):
     """An occurrence may be spread beyond the next one."""
-    real = due.jitter
-    patch.setattr(due, "jitter", lambda key, nominal, span: real(key, nominal, span) + np.where(span > 0, span + 2 * MS, 0))
+    real = start_times.jitter
+    patch.setattr(start_times, "jitter", lambda key, nominal, span: real(key, nominal, span) + np.where(span > 0, span + 2 * MS, 0))
 
 
 def backfill_ignores_history(patch):
@@ -59,7 +59,7 @@ def hold_leaks(patch):
 
     def leaky(self):
         if self.state.meta.held_us >= 0:
-            self._due()
+            due.decide(self, self.wall.advance(self.now.wall_us // MS, 65_536))
         real(self)
 
     patch.setattr(engine.Engine, "_expire", leaky)
@@ -104,12 +104,12 @@ def skip_ignored(patch):
 
 def late_unmarked(patch):
     """Nobody looks at the timers of late_after."""
-    patch.setattr(alarms.Alarms, "expire", lambda self, eng: [self.wheel.advance(eng.now.wall_us // MS)].clear())
+    patch.setattr(alarms.Alarms, "expire", lambda self, now_us: [self.wheel.advance(now_us // MS)].clear())
 
 
 def nobody_told(patch):
     """on_missed triggers nothing."""
-    patch.setattr(alarms.Alarms, "tell", lambda self, _: self._causes.clear())
+    patch.setattr(alarms.Alarms, "orders", lambda _: [])
 
 
 def release_forgets(patch):

@@ -12,9 +12,10 @@ import msgpack
 import numpy as np
 import pytest
 
-from wheelsched.executor.builtin import NOOP, Allowed, builtin_tasks
+from wheelsched.executor.builtin import NOOP, builtin_tasks
 from wheelsched.model.errors import FailedPreconditionError, InvalidArgumentError, PayloadError
 from wheelsched.model.policies import Retry
+from wheelsched.process.contract import Allowed
 from wheelsched.protocol import frames
 from wheelsched.protocol.definition import check_announced, given_from_api
 from wheelsched.simulator.simulator import Simulator

@@ -12,8 +12,8 @@ from scripted import Scripted, value
 from serving import wait_for
 
 from wheelsched import Call
-from wheelsched.executor.builtin import Allowed
 from wheelsched.model.nouns import Outcome
+from wheelsched.process.contract import Allowed
 from wheelsched.simulator.simulator import Simulator
 
 HERE = str(Path(__file__).resolve().parent)

@@ -15,8 +15,8 @@ import pytest
 from scripted import FIRST, Scripted, alive, value, wait_for
 
 import wheelsched
-from wheelsched.executor.builtin import Allowed
 from wheelsched.model.nouns import ERROR_TEXT_MAX, OUTPUT_MAX, Outcome
+from wheelsched.process.contract import Allowed
 from wheelsched.process.processes import Capture
 
 ROOT = str(Path(wheelsched.__file__).resolve().parents[1])

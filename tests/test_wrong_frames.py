@@ -7,7 +7,7 @@ import pytest
 from engine_bench import Bench, ask_put
 
 from wheelsched import Every, InvalidArgumentError, Manual
-from wheelsched.engine.peers import Session
+from wheelsched.engine.connected import Session
 from wheelsched.engine.retries import check_result
 from wheelsched.engine.roles import shown
 from wheelsched.model.nouns import DELAY_MAX_US, Outcome

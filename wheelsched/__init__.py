@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .client.async_client import AsyncClient, AsyncRun
     from .client.client import Client, Run, default_socket_path
     from .client.put_many import PutResults
-    from .client.values import Attempt, JobInfo, RunError, Waiting
+    from .client.values import Attempt, JobInfo, Waiting
     from .client.verbs_logs import Log
     from .client.views_events import Event
     from .client.views_queues import QueueInfo
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         UnimplementedError,
         WheelschedError,
     )
-    from .model.nouns import Call, Command, Enqueue, Http, Job
+    from .model.nouns import Call, Command, Enqueue, Http, Job, RunError
     from .model.payloads import Ext
     from .model.policies import Catchup, Overlap, Retry
     from .schedules.schedule import At, Cron, Every, Manual

@@ -11,8 +11,7 @@ import click
 
 from ..client.places import server_pid
 from ..model.errors import DeadlineExceededError, UnavailableError
-from ..model.nouns import US, parse_duration, to_datetime, unserved
-from ..server.config import format_offset
+from ..model.nouns import US, format_offset, parse_duration, to_datetime, unserved
 from .output import cut, number, pairs, show_one, size
 from .shell import EXIT_FAILED, EXIT_UNAVAILABLE, Failed, Verb, clean, shell
 from .times import Times, span

@@ -56,8 +56,8 @@ def worker(
         if no_wait:
             raise
         say(f"worker: {e.message}; waiting for it (--no-wait: exit with 5)")
-    from ..executor.builtin import Allowed  # noqa: PLC0415 - as below
     from ..pool.supervisor import Supervisor  # noqa: PLC0415 - the pool, which no other verb loads
+    from ..process.contract import Allowed  # noqa: PLC0415 - as below
 
     allowed = Allowed(
         allow["allow_commands"], allow["allow_http"], allow["allow_env"], allow["http_allow_net"], allow["http_secret_file"],

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from ..model.errors import PayloadError
-from ..model.nouns import FINAL_STATES, NEVER, US, display_name, to_datetime
+from ..model.nouns import FINAL_STATES, NEVER, US, RunError, display_name, to_datetime
 from ..model.payloads import NO_EXTS, RAW, unpack
 from ..protocol.frames import decode_cause, decode_headers, decode_payload, decode_value
 from ..schedules.schedule import as_written
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..model.payloads import Exts
     from ..schedules.schedule import Schedule
 
-__all__ = ["Attempt", "JobInfo", "NotKept", "RunError", "RunInfo", "Waiting", "call_words", "plain", "rfc3339"]
+__all__ = ["Attempt", "JobInfo", "NotKept", "RunInfo", "Waiting", "call_words", "plain", "rfc3339"]
 
 T = TypeVar("T")
 
@@ -81,18 +81,6 @@ def _value(data: bytes, hook: Callable[[int, bytes], Any]) -> Any:
         raise
     except (ValueError, OverflowError) as e:
         raise PayloadError(f"the stored return value can't be read: {type(e).__name__}: {e}") from e
-
-
-@dataclass(frozen=True, slots=True)
-class RunError:
-    """Why an attempt failed: the exception's type, its text and the tail of its traceback."""
-
-    type: str
-    message: str
-    traceback: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.type}: {self.message}" if self.message else self.type
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Telling somebody without being asked: runs that are not started in time, and occurrences that were not run.
 
-`late_after` marks and counts a run that no worker has so long after it was to start (see `due.start_us`; a backfill is late by nature, and
+`late_after` marks and counts a run that no worker has so long after it was to start (see `start_times`; a backfill is late by nature, and
 never marked). `on_missed` names a job to trigger when a misfire
 leaves occurrences without a run, or when a scheduled run is late: once a turn for each such job, with the cause in the run's headers.
 The run of that job is made whatever its overlap policy says, and also while all triggering is held: an alarm is never skipped.
@@ -15,13 +15,15 @@ import numpy as np
 
 from ..model.nouns import MS, NEVER, Disposition, Reason, RunFlag, RunState, Trigger, display_name
 from ..wheel._wheel import Wheel
-from . import chains
-from .due import start_us
+from .start_times import start_us
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
-    from .engine import Engine
+    from ..state.state import State
+    from .definitions import SpecTable
 
 _UNRUN: Final = (Reason.MISFIRE, Reason.WINDOW, Reason.MAX)  # a pause or a hold is somebody's will
 
@@ -54,70 +56,73 @@ class Cause:
 class Alarms:
     """The timers of `late_after`, and what is to be told at the end of the turn."""
 
-    def __init__(self, now_ms: int) -> None:
+    def __init__(self, now_ms: int, state: State, specs: SpecTable, counters: dict[str, int], record: Callable[[str, dict[str, Any]], Any]
+                 ) -> None:
+        """`record`: makes a record of this turn."""
         self.wheel = Wheel(now_ms)
+        self._state, self._specs, self._counters, self._record = state, specs, counters, record
         self._causes: dict[tuple[str, str], Cause] = {}  # (job to trigger, reason)
 
-    def watch(self, engine: Engine, rows: NDArray[np.uint32]) -> None:
+    def watch(self, rows: NDArray[np.uint32], now_us: int) -> None:
         """Runs that were made, or found at a start: those that may become late."""
-        if not engine.specs.any_late or not len(rows):
+        if not self._specs.any_late or not len(rows):
             return
-        fields = engine.state.runs.gather(rows)
-        after = engine.specs.late_after[fields["spec"]]
+        fields = self._state.runs.gather(rows)
+        after = self._specs.late_after[fields["spec"]]
         some = (after < NEVER) & not_started(fields) & (fields["flags"] & RunFlag.LATE == 0) & (fields["trigger"] != Trigger.BACKFILL)
         if some.any():
-            at = start_us(engine, fields[some]) + after[some]
-            late = at <= engine.now.wall_us
-            self._mark(engine, rows[some][late], fresh=True)
+            at = start_us(self._state, self._specs, fields[some]) + after[some]
+            late = at <= now_us
+            self._mark(rows[some][late], now_us, fresh=True)
             self.wheel.add(np.ascontiguousarray(rows[some][~late]), -(-at[~late] // MS))
 
-    def expire(self, engine: Engine) -> None:
+    def expire(self, now_us: int) -> None:
         """Mark and count the runs that are late now."""
-        while len(rows := self.wheel.advance(engine.now.wall_us // MS)):
-            self._mark(engine, rows[not_started(engine.state.runs.gather(rows))], fresh=False)
+        while len(rows := self.wheel.advance(now_us // MS)):
+            self._mark(rows[not_started(self._state.runs.gather(rows))], now_us, fresh=False)
 
-    def _mark(self, engine: Engine, rows: NDArray[np.uint32], *, fresh: bool) -> None:
+    def _mark(self, rows: NDArray[np.uint32], now_us: int, *, fresh: bool) -> None:
         if not len(rows):
             return
         rows = np.ascontiguousarray(rows)
-        engine.record("LATE", {"at": engine.now.wall_us, "run": rows})
-        engine.counters["late"] += len(rows)
-        for f in engine.state.runs.gather(rows):
+        self._record("LATE", {"at": now_us, "run": rows})
+        self._counters["late"] += len(rows)
+        for f in self._state.runs.gather(rows):
             # told in this turn, by the occurrences that it stands for; one that was given back late is not made in this turn
-            told = fresh and f["created_us"] == engine.now.wall_us and f["reason"] == Reason.MISFIRE and f["missed"]
+            told = fresh and f["created_us"] == now_us and f["reason"] == Reason.MISFIRE and f["missed"]
             if f["trigger"] == Trigger.SCHEDULE and not told:  # an alarm that is late raises no other
                 at = int(f["nominal_us"])
-                self._add(engine, int(f["job"]), int(f["spec"]), "late", 1, at, at)
+                self._add(int(f["job"]), int(f["spec"]), "late", 1, at, at)
 
-    def expired(self, engine: Engine, rows: NDArray[np.uint32]) -> None:
+    def expired(self, rows: NDArray[np.uint32]) -> None:
         """Runs that were not started by their deadline: they did not run."""
-        for f in engine.state.runs.gather(rows):
+        for f in self._state.runs.gather(rows):
             if f["trigger"] == Trigger.SCHEDULE:
                 at = int(f["nominal_us"])
-                self._add(engine, int(f["job"]), int(f["spec"]), "missed", 1, at, at)
+                self._add(int(f["job"]), int(f["spec"]), "missed", 1, at, at)
 
-    def missed(self, engine: Engine, columns: dict[str, NDArray[Any]], spec: NDArray[np.uint32]) -> None:
+    def missed(self, columns: dict[str, NDArray[Any]], spec: NDArray[np.uint32]) -> None:
         """Rows of a DUE record: occurrences that a misfire left without a run."""
         unrun = (columns["state"] == RunState.SKIPPED) & np.isin(columns["reason"], _UNRUN)
         for i in np.flatnonzero(unrun & (columns["disposition"] != Disposition.TZDATA_MOVED)).tolist():
             span = int(columns["count"][i]), int(columns["nominal"][i]), int(columns["until"][i])
-            self._add(engine, int(columns["job"][i]), int(spec[i]), "missed", *span)
+            self._add(int(columns["job"][i]), int(spec[i]), "missed", *span)
 
-    def _add(self, engine: Engine, job: int, spec: int, reason: str, count: int, from_us: int, until_us: int) -> None:
-        target = engine.state.specs[spec].get("on_missed")
+    def _add(self, job: int, spec: int, reason: str, count: int, from_us: int, until_us: int) -> None:
+        target = self._state.specs[spec].get("on_missed")
         if target is None:
             return
         cause = self._causes.get((target, reason))
         if cause is None:
-            name = engine.state.jobs.names(np.array([job], np.uint32))[0].decode()
+            name = self._state.jobs.names(np.array([job], np.uint32))[0].decode()
             self._causes[target, reason] = Cause(reason, display_name(name), {job}, count, from_us, until_us)
         else:
             cause.add(job, count, from_us, until_us)
 
-    def tell(self, engine: Engine) -> None:
-        """Trigger the jobs that are to know. One that is not there (any more) is counted as untold."""
+    def orders(self) -> list[tuple[str, dict[str, Any], dict[str, str]]]:
+        """What is to be told now, for `chains.trigger`: (job, cause, further headers)."""
         causes, self._causes = self._causes, {}
-        chains.trigger(engine, [(target, cause.plain(), {}) for (target, _), cause in causes.items()])
+        return [(target, cause.plain(), {}) for (target, _), cause in causes.items()]
 
 
 def not_started(fields: Any) -> NDArray[np.bool_]:

@@ -18,35 +18,35 @@ from .roles import shown
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .engine import Engine
+    from .core import Core
     from .turn import Incoming
 
 _ARRAY_OF_TWO: Final = 0x92  # first byte of a payload without headers
 
 
-def remembered(engine: Engine, cmd: Incoming) -> bytes | None:
+def remembered(core: Core, cmd: Incoming) -> bytes | None:
     """The answer to a request id that was seen before; None for a new one. InvalidArgumentError when there is none."""
     rid = cmd.request.args.get("rid")
     if not isinstance(rid, bytes) or len(rid) != 16:
         raise InvalidArgumentError(f"{cmd.request.verb}: rid, a bin of 16 bytes, is wanted: it makes a repeat harmless")
-    seen = engine.state.replies.get(rid)
+    seen = core.state.replies.get(rid)
     return None if seen is None else frames.encode_ok(cmd.request.id, msgpack.unpackb(seen[1], raw=False))
 
 
-def check_room(engine: Engine, cmd: Incoming) -> None:
+def check_room(core: Core, cmd: Incoming) -> None:
     """ResourceExhaustedError when there is no room to remember the answer, or the keys, of a new request."""
-    engine.answers.check(cmd.uid, engine.now.mono_us)
+    core.answers.check(cmd.uid, core.now.mono_us)
     key = cmd.request.args.get("key")
     if key:
-        check("idempotency_keys", server=len(engine.state.keys) + (len(key) if isinstance(key, list) else 1))
+        check("idempotency_keys", server=len(core.state.keys) + (len(key) if isinstance(key, list) else 1))
 
 
-def done(engine: Engine, cmd: Incoming, result: Any) -> bytes:
+def done(core: Core, cmd: Incoming, result: Any) -> bytes:
     """Remember the answer of a mutating verb, then send it."""
     result = shown(cmd.roles, result)
     reply = msgpack.packb(result, use_bin_type=True)
-    engine.record("REPLY", {"at": engine.now.wall_us, "rid": cmd.request.args["rid"], "reply": reply})
-    engine.answers.add(cmd.uid, reply, engine.now.mono_us)
+    core.record("REPLY", {"at": core.now.wall_us, "rid": cmd.request.args["rid"], "reply": reply})
+    core.answers.add(cmd.uid, reply, core.now.mono_us)
     return frames.encode_ok(cmd.request.id, result)
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from .engine import Engine
+    from .core import Core
 
 VALUE_MAX: Final = 8 * 1024  # bytes of a return value that go with the cause
 MESSAGE_MAX: Final = 1_000  # characters of an error's message
@@ -50,30 +50,30 @@ def hooks_of(fields: Any) -> tuple[str, ...]:
     return ("on_failure",) if unwanted else ()
 
 
-def ended(engine: Engine, rows: NDArray[np.uint32]) -> None:
+def ended(core: Core, rows: NDArray[np.uint32]) -> None:
     """These runs may have ended in this turn: trigger what their definitions name."""
-    fields = engine.state.runs.gather(rows)
-    final = engine.specs.hooked[fields["spec"]] & (fields["state"] > RunState.RETRY_WAIT)
+    fields = core.state.runs.gather(rows)
+    final = core.specs.hooked[fields["spec"]] & (fields["state"] > RunState.RETRY_WAIT)
     orders: list[tuple[str, dict[str, Any], dict[str, str]]] = []
     told = []
     for row, f in zip(rows[final].tolist(), fields[final], strict=True):
-        wire = engine.state.specs[int(f["spec"])]
+        wire = core.state.specs[int(f["spec"])]
         wanted = [hook for hook in hooks_of(f) if hook in wire]
         if wanted:
-            about = _about(engine, row, f)
-            headers = own_headers(engine.state.runs.blobs(row)[0])
+            about = _about(core, row, f)
+            headers = own_headers(core.state.runs.blobs(row)[0])
             orders += [(wire[hook], {"reason": _REASONS[hook], **about}, headers) for hook in wanted]
-            if f["state"] == RunState.DEAD and any(_living(engine, wire[hook]) is not None for hook in wanted):
+            if f["state"] == RunState.DEAD and any(_living(core, wire[hook]) is not None for hook in wanted):
                 told.append(row)
-    trigger(engine, orders)
+    trigger(core, orders)
     if told:
-        engine.record("CHAINED", {"at": engine.now.wall_us, "run": np.array(told, np.uint32)})
+        core.record("CHAINED", {"at": core.now.wall_us, "run": np.array(told, np.uint32)})
 
 
-def _about(engine: Engine, row: int, fields: Any) -> dict[str, Any]:
+def _about(core: Core, row: int, fields: Any) -> dict[str, Any]:
     """What a cause tells of the run that ended: job, run_id, value (bin) or value_left_out (its size in bytes, if known), error."""
-    runs = engine.state.runs
-    name = engine.state.jobs.names(np.array([fields["job"]], np.uint32))[0].decode()
+    runs = core.state.runs
+    name = core.state.jobs.names(np.array([fields["job"]], np.uint32))[0].decode()
     about: dict[str, Any] = {"job": display_name(name), "run_id": runs.text_id(row), "value": None, "error": None}
     packed = runs.blobs(row)[1]
     result = msgpack.unpackb(packed, raw=False) if packed else {}
@@ -90,41 +90,41 @@ def _about(engine: Engine, row: int, fields: Any) -> dict[str, Any]:
     return about
 
 
-def trigger(engine: Engine, orders: list[tuple[str, dict[str, Any], dict[str, str]]]) -> None:
+def trigger(core: Core, orders: list[tuple[str, dict[str, Any], dict[str, str]]]) -> None:
     """Make a run of each named job, with a cause and further headers: one record for (up to 65,536 of) them."""
     found: dict[str, int | None] = {}
     made: list[tuple[str, int, dict[str, Any]]] = []
     for target, cause, headers in orders:
         if target not in found:
-            found[target] = _living(engine, target)
+            found[target] = _living(core, target)
         row = found[target]
         if row is None:
-            engine.counters["untold"] += 1
+            core.counters["untold"] += 1
         else:
             made.append((target, row, {**headers, "cause": cause}))
     for start in range(0, len(made), BATCH_MAX):
-        _make(engine, made[start : start + BATCH_MAX])
+        _make(core, made[start : start + BATCH_MAX])
 
 
-def _living(engine: Engine, name: str) -> int | None:
-    row = engine.state.find_job(name.encode())
-    if row is None or engine.state.jobs.gather(np.array([row], np.uint32))["state"][0] == JobState.DELETED:
+def _living(core: Core, name: str) -> int | None:
+    row = core.state.find_job(name.encode())
+    if row is None or core.state.jobs.gather(np.array([row], np.uint32))["state"][0] == JobState.DELETED:
         return None
     return row
 
 
-def _make(engine: Engine, orders: list[tuple[str, int, dict[str, Any]]]) -> None:
-    n, now, seq = len(orders), engine.now.wall_us, engine.state.meta.seq + 1
+def _make(core: Core, orders: list[tuple[str, int, dict[str, Any]]]) -> None:
+    n, now, seq = len(orders), core.now.wall_us, core.state.meta.seq + 1
     job = np.array([row for _, row, _ in orders], np.uint32)
     instants = np.full(n, now, np.int64)
-    rows = engine.record("ENQUEUE", {
+    rows = core.record("ENQUEUE", {
         "at": now, "uid": 0, "job": job, "id": b"".join(other_run_id(name.encode(), now, seq, i) for i, (name, _, _) in enumerate(orders)),
-        "spec": engine.state.jobs.gather(job)["spec"].copy(), "trigger": np.full(n, Trigger.CHAIN, np.uint8), "nominal": instants,
+        "spec": core.state.jobs.gather(job)["spec"].copy(), "trigger": np.full(n, Trigger.CHAIN, np.uint8), "nominal": instants,
         "due": instants, "state": np.full(n, RunState.QUEUED, np.uint8),
-        "payload": records.Blobs([with_headers(engine.state.jobs.payload(row), headers) for _, row, headers in orders]), "key": [],
+        "payload": records.Blobs([with_headers(core.state.jobs.payload(row), headers) for _, row, headers in orders]), "key": [],
     })
-    engine.counters["created"] += n
-    engine.watch(rows)
+    core.counters["created"] += n
+    core.watch(rows)
 
 
 def with_headers(payload: bytes, more: Mapping[str, Any]) -> bytes:
@@ -156,7 +156,7 @@ def targets_of(wire: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(wire[hook] for hook in HOOKS if hook in wire))
 
 
-def find_cycle(engine: Engine, coming: Mapping[str, list[str]]) -> list[str]:
+def find_cycle(core: Core, coming: Mapping[str, list[str]]) -> list[str]:
     """A cycle of hooks that there would be with these jobs put (full name -> targets): its jobs, the first again as the last, which is
     one of those that are put. Empty: none.
     """
@@ -175,7 +175,7 @@ def find_cycle(engine: Engine, coming: Mapping[str, list[str]]) -> list[str]:
             elif target not in done:
                 path.append(target)
                 on_path.add(target)
-                walks.append(iter(_targets(engine, target, coming)))
+                walks.append(iter(_targets(core, target, coming)))
     return []
 
 
@@ -184,13 +184,13 @@ def _from_one_of(coming: Iterable[str], cycle: list[str]) -> list[str]:
     return [*cycle[at:], *cycle[:at], cycle[at]]
 
 
-def _targets(engine: Engine, name: str, coming: Mapping[str, list[str]]) -> list[str]:
+def _targets(core: Core, name: str, coming: Mapping[str, list[str]]) -> list[str]:
     if name in coming:
         return coming[name]
-    row = _living(engine, name)
+    row = _living(core, name)
     if row is None:
         return []
-    return targets_of(engine.state.specs[int(engine.state.jobs.gather(np.array([row], np.uint32))["spec"][0])])
+    return targets_of(core.state.specs[int(core.state.jobs.gather(np.array([row], np.uint32))["spec"][0])])
 
 
 def cycle_text(cycle: list[str]) -> str:

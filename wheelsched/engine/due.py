@@ -11,65 +11,64 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ..model.nouns import MS, NEVER, Disposition, JobState, Reason, RunState, Trigger
-from ..schedules.jitter import jitter
+from ..model.nouns import NEVER, Disposition, JobState, Reason, RunState
 from ..schedules.table import KIND_AFTER
 from ..state.state import SKIP
-from .catchup import PIECE, Catching, excluded_entries, ledger_rows, owed_after, plan, put_before
+from .catchup import PIECE, Catching, as_columns, excluded_entries, ledger_rows, owed_after, plan, put_before
 from .decided import is_lost, lost, taken, taken_times
 from .definitions import OVERLAP_ALLOW, OVERLAP_BUFFER, OVERLAP_REPLACE
 from .overlap import make_room, room_beside_backfill
 from .spans import changed_away, free_and_excluded
+from .start_times import armed_us
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .definitions import SpecTable
-    from .engine import Engine
+    from .core import Core
 
 WAITS: Final = -1  # `until` of a run that waits for its turn
 
 
-def decide(engine: Engine, rows: NDArray[np.uint32]) -> None:
+def decide(core: Core, rows: NDArray[np.uint32]) -> None:
     """One DUE record for the next occurrence of each job, and the misfires of those that nobody could trigger in time."""
-    jobs = engine.state.jobs.gather(rows)
-    specs, spec, nominal = engine.specs, jobs["spec"], jobs["next_us"].copy()
+    jobs = core.state.jobs.gather(rows)
+    specs, spec, nominal = core.specs, jobs["spec"], jobs["next_us"].copy()
     after = specs.next(spec, jobs["param_us"], nominal)
-    missed = nominal < engine.missed_before_us
-    slow = missed & ((after < engine.missed_before_us) | specs.skip_missed[spec] | _outside_window(engine, spec, nominal, missed))
-    columns = _plain(engine, rows, jobs, nominal, after, missed)
+    missed = nominal < core.missed_before_us
+    slow = missed & ((after < core.missed_before_us) | specs.skip_missed[spec] | _outside_window(core, spec, nominal, missed))
+    columns = _plain(core, rows, jobs, nominal, after, missed)
     more: list[dict[str, int]] = []
-    for i in np.flatnonzero(_odd(engine, rows, jobs, nominal) & ~slow).tolist():
-        more += _odd_one(engine, columns, jobs, i)
+    for i in np.flatnonzero(_odd(core, rows, jobs, nominal) & ~slow).tolist():
+        more += _odd_one(core, columns, jobs, i)
     for i in np.flatnonzero(slow).tolist():
         if len(more) >= PIECE:  # enough for one turn
-            engine.arm_jobs(rows[i : i + 1], nominal[i : i + 1])
+            core.arm_jobs(rows[i : i + 1], nominal[i : i + 1])
             continue
-        more += plan(engine, int(rows[i]), jobs[i], engine.missed_before_us, _catching(engine, int(spec[i]), int(nominal[i])))
+        more += plan(core, int(rows[i]), jobs[i], core.missed_before_us, _catching(core, int(spec[i]), int(nominal[i])))
     if more:  # first: an occurrence that an open run blocks may lengthen a range, but not over what a calendar excludes
         columns = put_before(more, columns, ~slow)
-    record(engine, columns, len(more))
+    record(core, columns, len(more))
 
 
-def _catching(engine: Engine, spec: int, first_us: int) -> Catching:
+def _catching(core: Core, spec: int, first_us: int) -> Catching:
     """How a definition catches up; what came due while all triggering was held is told as such."""
-    wire = engine.state.specs[spec]["catchup"]
-    begin, end = engine.held_span
+    wire = core.state.specs[spec]["catchup"]
+    begin, end = core.held_span
     reason = Reason.PAUSE if begin <= first_us < end else Reason.MISFIRE
     return Catching(wire["policy"], wire["window_us"], wire["max"] or 1_000, reason)
 
 
-def _plain(engine: Engine, rows: NDArray[np.uint32], jobs: Any, nominal: NDArray[np.int64], after: NDArray[np.int64],
+def _plain(core: Core, rows: NDArray[np.uint32], jobs: Any, nominal: NDArray[np.int64], after: NDArray[np.int64],
            missed: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
     """The columns of a DUE record, by overlap policy, max_runs and jitter alone. Changes `after` to NEVER where max_runs is used up."""
-    specs, spec, n = engine.specs, jobs["spec"], len(rows)
+    specs, spec, n = core.specs, jobs["spec"], len(rows)
     busy = jobs["active"] + jobs["waiting"]
     policy, limit = specs.overlap[spec], specs.overlap_max[spec]
     waits = (busy > 0) & (((policy == OVERLAP_BUFFER) & (jobs["waiting"] < limit)) | (policy == OVERLAP_REPLACE))
     refused = ~waits & (busy > 0) & ((policy != OVERLAP_ALLOW) | (busy >= limit))
-    if refused.any() and engine.state.runs.any_makes_up():
+    if refused.any() and core.state.runs.any_makes_up():
         for i in np.flatnonzero(refused).tolist():  # what makes up for the past takes no fresh occurrence away
-            waits[i] = room_beside_backfill(engine, int(rows[i]), int(policy[i]), int(limit[i]))
+            waits[i] = room_beside_backfill(core, int(rows[i]), int(policy[i]), int(limit[i]))
         refused &= ~waits
     after[~refused & (jobs["fired"] + np.uint32(1) >= specs.max_runs[spec])] = NEVER
     used_up = jobs["fired"] >= specs.max_runs[spec]  # a moved occurrence was the last one
@@ -79,13 +78,13 @@ def _plain(engine: Engine, rows: NDArray[np.uint32], jobs: Any, nominal: NDArray
     state = np.where(refused, RunState.SKIPPED, np.where(waits, RunState.SCHEDULED, RunState.QUEUED)).astype(np.uint8)
     until = np.where(waits, WAITS, np.where(refused, nominal, 0)).astype(np.int64)
     if specs.any_jitter:
-        _jitter(engine, jobs, nominal, after, (state == RunState.QUEUED) & ~missed, state, until)
+        _jitter(core, jobs, nominal, after, (state == RunState.QUEUED) & ~missed, state, until)
     coalesced = refused & ~used_up & (policy == OVERLAP_BUFFER) & (limit == 1)
     because = np.where(used_up, Reason.LIMIT, Reason.OVERLAP)
     disposition = np.where(coalesced, Disposition.COALESCED, np.where(refused, Disposition.SKIPPED, Disposition.FIRED))
     return {
         "job": rows, "nominal": nominal, "next": after, "cursor": nominal.copy(),
-        "job_state": _job_state(engine, spec, after, jobs["fired"] + ~refused),
+        "job_state": _job_state(core, spec, after, jobs["fired"] + ~refused),
         "state": state,
         "disposition": disposition.astype(np.uint8),
         "reason": np.where(refused, because, np.where(missed, Reason.MISFIRE, Reason.NONE)).astype(np.uint8),
@@ -93,90 +92,59 @@ def _plain(engine: Engine, rows: NDArray[np.uint32], jobs: Any, nominal: NDArray
     }
 
 
-def _job_state(engine: Engine, spec: NDArray[np.uint32], after: NDArray[np.int64], fired: NDArray[np.uint32]) -> NDArray[np.uint8]:
+def _job_state(core: Core, spec: NDArray[np.uint32], after: NDArray[np.int64], fired: NDArray[np.uint32]) -> NDArray[np.uint8]:
     """Finished where nothing follows; after_completion goes on until max_runs is used up."""
     over = after == NEVER
-    if engine.specs.any_after:
-        over &= (engine.specs.kind[spec] != KIND_AFTER) | (fired >= engine.specs.max_runs[spec])
+    if core.specs.any_after:
+        over &= (core.specs.kind[spec] != KIND_AFTER) | (fired >= core.specs.max_runs[spec])
     return np.where(over, JobState.FINISHED, JobState.ACTIVE).astype(np.uint8)
 
 
-def _jitter(engine: Engine, jobs: Any, nominal: NDArray[np.int64], after: NDArray[np.int64], fresh: NDArray[np.bool_],
+def _jitter(core: Core, jobs: Any, nominal: NDArray[np.int64], after: NDArray[np.int64], fresh: NDArray[np.bool_],
             state: NDArray[np.uint8], until: NDArray[np.int64]) -> None:
     """Arm fresh runs for their jittered instant: a stable offset, never past the next nominal time. Changes `state` and `until`."""
-    armed = armed_us(engine.specs, jobs["spec"], jobs["key_low"], nominal, after)
-    later = fresh & (armed > engine.now.wall_us)
+    armed = armed_us(core.specs, jobs["spec"], jobs["key_low"], nominal, after)
+    later = fresh & (armed > core.now.wall_us)
     state[later] = RunState.SCHEDULED
     until[later] = armed[later]
 
 
-def armed_us(specs: SpecTable, spec: NDArray[np.uint32], key_low: NDArray[np.uint64], nominal: NDArray[np.int64],
-             after: NDArray[np.int64]) -> NDArray[np.int64]:
-    """When occurrences start by their jitter; `after`: their next nominal times."""
-    period = np.where(after < NEVER, after - nominal, 0)
-    span = np.maximum(specs.jitter_us[spec], (period * specs.jitter_share[spec]).astype(np.int64))
-    span = np.where(after < NEVER, np.minimum(span, period - MS), span)
-    return np.asarray(nominal + jitter(np.ascontiguousarray(key_low), nominal, span), np.int64)
-
-
-def start_us(engine: Engine, fields: NDArray[Any]) -> NDArray[np.int64]:
-    """When these runs, which nobody has had yet, are to start unless something holds them back: at their nominal time, put off by its
-    jitter; a moved one where a person put it. `expires_after` and `late_after` count from there.
-
-    One that was made late, or that waits for its turn, starts without its jitter, but is not late before it would have been with it.
-    """
-    specs, nominal, due = engine.specs, fields["nominal_us"], fields["due_us"]
-    armed = (due >= 0) & (due < NEVER)  # negative: it waits for its turn, or is a member of a group
-    out = np.where(fields["disposition"] == Disposition.MOVED, due, np.where(armed, np.maximum(nominal, due), nominal))
-    if specs.any_jitter:
-        spec = fields["spec"]
-        spread = (specs.jitter_us[spec] > 0) | (specs.jitter_share[spec] > 0)
-        unarmed = spread & (due <= 0) & (fields["trigger"] == Trigger.SCHEDULE) & (fields["disposition"] == Disposition.FIRED)
-        if unarmed.any():
-            jobs, spec, at = engine.state.jobs.gather(fields["job"][unarmed]), spec[unarmed], nominal[unarmed]
-            following = np.full(len(at), NEVER, np.int64)
-            same = jobs["spec"] == spec  # else the job has another schedule by now
-            following[same] = specs.next(spec[same], jobs["param_us"][same], at[same])
-            out[unarmed] = armed_us(specs, spec, jobs["key_low"], at, following)
-    return np.asarray(out, np.int64)
-
-
-def _outside_window(engine: Engine, spec: NDArray[np.uint32], nominal: NDArray[np.int64], missed: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _outside_window(core: Core, spec: NDArray[np.uint32], nominal: NDArray[np.int64], missed: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Which misfires are older than their catch-up window."""
     if not missed.any():
         return missed
     specs, which = np.unique(spec, return_inverse=True)
-    windows = [engine.state.specs[s]["catchup"]["window_us"] for s in specs.tolist()]
-    return np.asarray(nominal < engine.now.wall_us - np.array([NEVER // 2 if w is None else w for w in windows], np.int64)[which], np.bool_)
+    windows = [core.state.specs[s]["catchup"]["window_us"] for s in specs.tolist()]
+    return np.asarray(nominal < core.now.wall_us - np.array([NEVER // 2 if w is None else w for w in windows], np.int64)[which], np.bool_)
 
 
-def _odd(engine: Engine, rows: NDArray[np.uint32], jobs: Any, nominal: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _odd(core: Core, rows: NDArray[np.uint32], jobs: Any, nominal: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Which jobs need a look of their own: an exception, one that is decided already, a calendar, or a zone change on the way."""
-    specs, spec = engine.specs, jobs["spec"]
-    odd = taken(engine, rows, nominal) | lost(engine, rows, nominal) | ~specs.quiet(spec, owed_after(engine, jobs), nominal)
-    if engine.state.exceptions:
+    specs, spec = core.specs, jobs["spec"]
+    odd = taken(core, rows, nominal) | lost(core, rows, nominal) | ~specs.quiet(spec, owed_after(core, jobs), nominal)
+    if core.state.exceptions:
         pairs = zip(rows.tolist(), nominal.tolist(), strict=True)
-        odd |= np.fromiter((pair in engine.state.exceptions for pair in pairs), np.bool_, len(rows))
+        odd |= np.fromiter((pair in core.state.exceptions for pair in pairs), np.bool_, len(rows))
     if specs.calendar_sets:
         some = np.flatnonzero(specs.calendar[spec])
-        param, owed = jobs["param_us"][some], owed_after(engine, jobs[some])
+        param, owed = jobs["param_us"][some], owed_after(core, jobs[some])
         odd[some] |= (specs.grid(spec[some], param, owed) != nominal[some]) | specs.excluded(spec[some], nominal[some])
     return odd
 
 
-def _odd_one(engine: Engine, columns: dict[str, NDArray[Any]], jobs: Any, i: int) -> list[dict[str, int]]:
+def _odd_one(core: Core, columns: dict[str, NDArray[Any]], jobs: Any, i: int) -> list[dict[str, int]]:
     """Correct row `i` of the columns, and give further ledger rows of that job."""
-    specs, spec, param = engine.specs, int(jobs["spec"][i]), int(jobs["param_us"][i])
+    specs, spec, param = core.specs, int(jobs["spec"][i]), int(jobs["param_us"][i])
     job, nominal = int(columns["job"][i]), int(columns["nominal"][i])
-    owed = int(owed_after(engine, jobs[i]))
-    to = engine.state.exceptions.get((job, nominal))
-    has_row = to not in (None, SKIP) or bool(taken_times(engine, job, [nominal]))
+    owed = int(owed_after(core, jobs[i]))
+    to = core.state.exceptions.get((job, nominal))
+    has_row = to not in (None, SKIP) or bool(taken_times(core, job, [nominal]))
     reason = Reason.NONE
     if to == SKIP:
         reason = Reason.MANUAL
     elif specs.excluded(jobs["spec"][i : i + 1], columns["nominal"][i : i + 1])[0]:
         reason = Reason.CALENDAR
-    elif is_lost(engine, job, nominal):
+    elif is_lost(core, job, nominal):
         reason = Reason.DECIDED
     if has_row:
         columns["state"][i] = 0
@@ -194,11 +162,11 @@ def _odd_one(engine: Engine, columns: dict[str, NDArray[Any]], jobs: Any, i: int
     specs.look_on(spec, nominal)
     if specs.calendar[spec]:
         _, excluded = free_and_excluded(specs, spec, param, owed, nominal - 1)
-        entries += excluded_entries(engine, job, spec, param, excluded)
+        entries += excluded_entries(core, job, spec, param, excluded)
     return ledger_rows(entries, common)
 
 
-def _one_row_each(engine: Engine, columns: dict[str, NDArray[Any]], planned: int) -> None:
+def _one_row_each(core: Core, columns: dict[str, NDArray[Any]], planned: int) -> None:
     """A last look at planned rows: no nominal time gets a second row. A range begins behind one that has its row.
 
     Rules met in an order that nobody foresaw must not end in a record that can't be applied: the server would stop, at each start again.
@@ -208,60 +176,83 @@ def _one_row_each(engine: Engine, columns: dict[str, NDArray[Any]], planned: int
         return
     made = np.flatnonzero(state[:planned])
     alone = len(set(zip(job[made].tolist(), nominal[made].tolist(), strict=True))) == len(made)
-    if alone and not taken(engine, job[made], nominal[made]).any():
+    if alone and not taken(core, job[made], nominal[made]).any():
         return
     seen: set[tuple[int, int]] = set()
     for i in range(planned):
         while state[i]:
             pair = int(job[i]), int(nominal[i])
-            if pair not in seen and not taken_times(engine, pair[0], [pair[1]]):
+            if pair not in seen and not taken_times(core, pair[0], [pair[1]]):
                 seen.add(pair)
                 break
-            fields = engine.state.jobs.gather(job[i : i + 1])[0]
-            following = engine.specs.one(int(fields["spec"]), int(fields["param_us"]), pair[1])
+            fields = core.state.jobs.gather(job[i : i + 1])[0]
+            following = core.specs.one(int(fields["spec"]), int(fields["param_us"]), pair[1])
             if state[i] != RunState.SKIPPED or count[i] <= 1 or following > until[i]:
                 state[i] = count[i] = 0
             else:
                 nominal[i], count[i] = following, count[i] - 1
 
 
-def record(engine: Engine, columns: dict[str, NDArray[Any]], planned: int) -> None:
+def record(core: Core, columns: dict[str, NDArray[Any]], planned: int) -> None:
     """Record what was decided, after making room for runs that replace others, and arm what it asks for. The first `planned` rows were
     planned job by job.
     """
-    _one_row_each(engine, columns, planned)
-    specs = engine.specs
-    spec = engine.state.jobs.gather(columns["job"])["spec"]
+    _one_row_each(core, columns, planned)
+    specs = core.specs
+    spec = core.state.jobs.gather(columns["job"])["spec"]
     replacing = (specs.overlap[spec] == OVERLAP_REPLACE) & (columns["state"] == RunState.SCHEDULED) & (columns["until"] == WAITS)
     for i in np.flatnonzero(replacing & (columns["reason"] != Reason.MISFIRE)).tolist():
-        columns["missed"][i] += make_room(engine, int(columns["job"][i]), int(spec[i]))
+        columns["missed"][i] += make_room(core, int(columns["job"][i]), int(spec[i]))
         if columns["next"][i] == NEVER:
-            _go_on(engine, columns, i)
-    made = engine.record("DUE", {"at": engine.now.wall_us, **columns})
-    engine.arm_jobs(columns["job"], columns["next"])
+            _go_on(core, columns, i)
+    made = core.record("DUE", {"at": core.now.wall_us, **columns})
+    core.arm_jobs(columns["job"], columns["next"])
     state = columns["state"][columns["state"] > 0]
     armed = (state == RunState.SCHEDULED) & (columns["until"][columns["state"] > 0] >= 0)
     if armed.any():
-        engine.arm_delayed(made[armed], columns["until"][columns["state"] > 0][armed])
+        core.arm_delayed(made[armed], columns["until"][columns["state"] > 0][armed])
     runs = made[state != RunState.SKIPPED]
-    engine.counters["created"] += len(runs)
-    engine.counters["skipped"] += int(columns["count"].sum())
-    engine.effects.lags.append(("queued", columns["nominal"][columns["state"] == RunState.QUEUED]))
-    engine.look_at(columns["job"][(columns["state"] == RunState.SCHEDULED) & (columns["until"] < 0)])
+    core.counters["created"] += len(runs)
+    core.counters["skipped"] += int(columns["count"].sum())
+    core.effects.lags.append(("queued", columns["nominal"][columns["state"] == RunState.QUEUED]))
+    core.look_at(columns["job"][(columns["state"] == RunState.SCHEDULED) & (columns["until"] < 0)])
     if specs.any_after:
-        engine.look_at(columns["job"][(specs.kind[spec] == KIND_AFTER) & (columns["next"] == NEVER)])
-    engine.watch(runs)
-    engine.alarms.missed(engine, columns, spec)
+        core.look_at(columns["job"][(specs.kind[spec] == KIND_AFTER) & (columns["next"] == NEVER)])
+    core.watch(runs)
+    core.alarms.missed(columns, spec)
 
 
-def _go_on(engine: Engine, columns: dict[str, NDArray[Any]], i: int) -> None:
+def _go_on(core: Core, columns: dict[str, NDArray[Any]], i: int) -> None:
     """What was replaced uses nothing of max_runs, so it may not have been the last one."""
-    fields = engine.state.jobs.gather(columns["job"][i : i + 1])[0]
+    fields = core.state.jobs.gather(columns["job"][i : i + 1])[0]
     spec = int(fields["spec"])
-    if fields["fired"] + 1 < engine.specs.max_runs[spec]:
-        columns["next"][i] = engine.specs.next_one(spec, int(fields["param_us"]), int(columns["nominal"][i]))
-        goes_on = columns["next"][i] < NEVER or engine.specs.kind[spec] == KIND_AFTER
+    if fields["fired"] + 1 < core.specs.max_runs[spec]:
+        columns["next"][i] = core.specs.next_one(spec, int(fields["param_us"]), int(columns["nominal"][i]))
+        goes_on = columns["next"][i] < NEVER or core.specs.kind[spec] == KIND_AFTER
         columns["job_state"][i] = JobState.ACTIVE if goes_on else JobState.FINISHED
 
 
-__all__ = ["WAITS", "armed_us", "decide", "record", "start_us"]
+def record_planned(core: Core, rows: list[dict[str, int]]) -> None:
+    """A DUE record of rows that `catchup.plan` made, if there are any."""
+    if rows:
+        record(core, as_columns(rows), len(rows))
+
+
+def decide_job(core: Core, row: int) -> None:
+    """Decide one job's occurrences up to now, before a command changes it; not while all triggering is held."""
+    for _ in range(1_000 if core.state.meta.held_us < 0 else 0):
+        fields = core.state.jobs.gather(np.array([row], np.uint32))
+        if fields["state"][0] != JobState.ACTIVE or fields["next_us"][0] > core.now.wall_us:
+            return
+        decide(core, np.array([row], np.uint32))
+
+
+def decide_jobs(core: Core, rows: NDArray[np.uint32]) -> None:
+    """`decide_job` for many, of which few are due."""
+    if len(rows):
+        fields = core.state.jobs.gather(np.ascontiguousarray(rows))
+        for row in rows[(fields["state"] == JobState.ACTIVE) & (fields["next_us"] <= core.now.wall_us)].tolist():
+            decide_job(core, row)
+
+
+__all__ = ["WAITS", "decide", "decide_job", "decide_jobs", "record", "record_planned"]

@@ -11,17 +11,18 @@ from ..model.errors import InvalidArgumentError
 from ..model.nouns import INSTANT_MAX_US, NEVER, OUTPUT_MAX, SERVER_UID, Disposition, Event, JobState, Outcome, RunFlag, Trigger
 from ..protocol import frames
 from ..protocol.returned import fitted
-from . import chains, holders, retries
+from . import chains, holders, retries, waiters
 from .arguments import column
-from .catchup import skip_unattended
+from .due import decide_job
 from .late import answer_repeats, record_stale
 from .overlap import end_with_job
 from .peers import session_of
+from .unattended import skip_unattended
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .engine import Engine
+    from .core import Core
     from .turn import Incoming
 
 ACCEPTED: Final = 1
@@ -33,9 +34,9 @@ _NOTHING: Final[dict[str, Any]] = {}
 _MEASURED_MAX: Final = 10_000  # runs that a moving mean remembers
 
 
-def finish(engine: Engine, cmd: Incoming) -> bytes:
+def finish(core: Core, cmd: Incoming) -> bytes:
     """Completions in columns; a verdict for each."""
-    session = session_of(engine, cmd)
+    session = session_of(core, cmd)
     args = cmd.request.args
     token = column(args, "token", "<i8")
     n = len(token)
@@ -51,24 +52,24 @@ def finish(engine: Engine, cmd: Incoming) -> bytes:
     results, said = _read_results(args.get("result", []), n, outcome, foreign=session.kind == "external")
     if n and int(outcome.max()) == Outcome.SNOOZED and any(i not in said for i in np.flatnonzero(outcome == Outcome.SNOOZED).tolist()):
         raise InvalidArgumentError("finish: outcome 8 (snoozed) goes with snooze_us in its result: for how long")
-    rows, verdict = holders.held(engine, session, ids, token)
+    rows, verdict = holders.held(core, session, ids, token)
     held = np.flatnonzero(verdict == 1)
     first = np.unique(rows[held], return_index=True)[1]  # the same completion twice in one frame counts once
     held = held[np.sort(first)]
     mine = list(enumerate(held.tolist())) if results else []
-    end_attempts(engine, rows[held], outcome[held], started[held], ended[held],
+    end_attempts(core, rows[held], outcome[held], started[held], ended[held],
                  {k: results[i] for k, i in mine if i in results}, {k: said[i] for k, i in mine if i in said})
-    engine.effects.finished.append((session.worker, token))
+    core.effects.finished.append((session.worker, token))
     # a repeat is answered as the first was; another outcome under a token whose attempt has ended is late
     late = np.flatnonzero(verdict == _ENDED)
-    same = engine.state.runs.gather(rows[late])["outcome"] == outcome[late]
+    same = core.state.runs.gather(rows[late])["outcome"] == outcome[late]
     verdict[late] = np.where(same | (outcome[late] == Outcome.NOT_STARTED), ACCEPTED, STALE)
     stale = verdict == STALE
     if cmd.found:
         answer_repeats(cmd.found, ids, token, outcome, stale)
     if stale.any():
-        record_stale(engine, session.worker, rows, token, outcome, stale)
-        engine.counters["stale"] += int(stale.sum())
+        record_stale(core, session.worker, rows, token, outcome, stale)
+        core.counters["stale"] += int(stale.sum())
     return frames.encode_ok(cmd.request.id, {"verdict": np.where(stale, STALE, ACCEPTED).astype(np.uint8).tobytes()})
 
 
@@ -109,33 +110,33 @@ def read_result(result: Any, outcome: int, *, foreign: bool) -> tuple[bytes, dic
     return data, told
 
 
-def _measure(engine: Engine, spec: NDArray[np.uint32], took: NDArray[np.int64]) -> None:
+def _measure(core: Core, spec: NDArray[np.uint32], took: NDArray[np.int64]) -> None:
     """Add the run times of ended attempts (microseconds) to the means of their tasks. Soft state: a restart forgets it."""
-    means = engine.durations
+    means = core.durations
     numbers, which = np.unique(spec, return_inverse=True)
     total, count = np.bincount(which, took), np.bincount(which)
     for number, us, n in zip(numbers.tolist(), total.tolist(), count.tolist(), strict=True):
-        task = engine.state.specs[number]["task"]
+        task = core.state.specs[number]["task"]
         known, mean = means.get(task, (0, 0.0))
         share = n / (min(known, _MEASURED_MAX) + n)
         means[task] = known + n, mean + (us / n - mean) * share
 
 
-def end_attempts(engine: Engine, rows: NDArray[np.uint32], outcome: NDArray[np.uint8], started: NDArray[np.int64],
+def end_attempts(core: Core, rows: NDArray[np.uint32], outcome: NDArray[np.uint8], started: NDArray[np.int64],
                  ended: NDArray[np.int64], results: dict[int, bytes], said: dict[int, dict[str, Any]]) -> None:
     """Decide what each ended attempt leads to, and record it. What a worker had when its job was deleted is not retried, but cancelled.
 
     `results` are the maps as they are kept, `said` those of attempts that did not succeed, as the worker sent them.
     """
     back = outcome == Outcome.NOT_STARTED
-    fields = engine.state.runs.gather(rows)
-    started, ended = _within(fields["queued_us"], started, ended, engine.now.wall_us)
-    results = engine.running.with_outputs(fields["token"], results)
-    engine.running.forget(fields["token"])
+    fields = core.state.runs.gather(rows)
+    started, ended = _within(fields["queued_us"], started, ended, core.now.wall_us)
+    results = core.running.with_outputs(fields["token"], results)
+    core.running.forget(fields["token"])
     asked = (fields["flags"] & RunFlag.CANCEL_ASKED) > 0
     orphaned = (fields["flags"] & RunFlag.ORPHANED) > 0
     if (back & ~asked).any():
-        give_back(engine, rows[back & ~asked])
+        give_back(core, rows[back & ~asked])
     take = ~(back & ~asked)
     if not take.any():
         return
@@ -144,28 +145,28 @@ def end_attempts(engine: Engine, rows: NDArray[np.uint32], outcome: NDArray[np.u
     for i in np.flatnonzero(take & (outcome != Outcome.SUCCEEDED)).tolist():
         if asked[i] or orphaned[i]:
             event[i] = Event.CANCEL
-        elif said.get(i, _NOTHING).get("together") and retries.spared(engine, int(rows[i]), int(outcome[i])):
-            event[i], due[i] = Event.SPARE, engine.now.wall_us
+        elif said.get(i, _NOTHING).get("together") and retries.spared(core, int(rows[i]), int(outcome[i])):
+            event[i], due[i] = Event.SPARE, core.now.wall_us
         else:
-            event[i], due[i] = retries.decide(engine, fields[i], int(outcome[i]), said.get(i, _NOTHING))
+            event[i], due[i] = retries.decide(core, fields[i], int(outcome[i]), said.get(i, _NOTHING))
     keep = np.flatnonzero(take).tolist()
-    engine.record("FINISH", {
-        "at": engine.now.wall_us, "run": rows[take], "event": event[take], "outcome": outcome[take], "started": started[take],
+    core.record("FINISH", {
+        "at": core.now.wall_us, "run": rows[take], "event": event[take], "outcome": outcome[take], "started": started[take],
         "ended": ended[take], "due": due[take], "result": [[k, results[i]] for k, i in enumerate(keep) if i in results] if results else [],
     })
     retry = (event == Event.RETRY) | (event == Event.SPARE)
     if retry.any():
-        engine.arm_retries(rows[retry], due[retry])
-    _count(engine, event[take], outcome[take], fields[take], started[take])
+        core.arm_retries(rows[retry], due[retry])
+    _count(core, event[take], outcome[take], fields[take], started[take])
     timed = take & (started > 0) & (ended >= started)
     if timed.any():
-        _measure(engine, fields["spec"][timed], (ended - started)[timed])
-    if engine.specs.any_hooked:
-        chains.ended(engine, rows[take & ~retry])
+        _measure(core, fields["spec"][timed], (ended - started)[timed])
+    if core.specs.any_hooked:
+        chains.ended(core, rows[take & ~retry])
     if (event == Event.EXHAUST).any():
-        _pause_failing(engine, fields["job"][event == Event.EXHAUST])
-    engine.turn_of(rows[take])
-    engine.end_waits(rows[take & ~retry])
+        _pause_failing(core, fields["job"][event == Event.EXHAUST])
+    core.turn_of(rows[take])
+    waiters.end(core, rows[take & ~retry])
 
 
 def _within(queued: NDArray[np.int64], started: NDArray[np.int64], ended: NDArray[np.int64], now: int
@@ -182,50 +183,50 @@ def _within(queued: NDArray[np.int64], started: NDArray[np.int64], ended: NDArra
     return np.where(started > 0, np.clip(started, first, ended), 0), ended
 
 
-def _pause_failing(engine: Engine, jobs: NDArray[np.uint32]) -> None:
+def _pause_failing(core: Core, jobs: NDArray[np.uint32]) -> None:
     """`pause_after`: jobs whose last so many runs all died are paused, with a note."""
     jobs = np.unique(jobs)
-    fields = engine.state.jobs.gather(jobs)
-    wanted = engine.specs.pause_after[fields["spec"]]
+    fields = core.state.jobs.gather(jobs)
+    wanted = core.specs.pause_after[fields["spec"]]
     stop = (wanted > 0) & (fields["failures"] >= wanted) & (fields["state"] == JobState.ACTIVE)
     if stop.any():
         rows, wanted = jobs[stop], wanted[stop]
         for row in rows.tolist():
-            engine.decide_job(row)
-            skip_unattended(engine, row)
-        fields = engine.state.jobs.gather(rows)
+            decide_job(core, row)
+            skip_unattended(core, row)
+        fields = core.state.jobs.gather(rows)
         never = np.full(len(rows), NEVER, np.int64)
-        engine.record("JOBS", {
-            "at": engine.now.wall_us, "uid": SERVER_UID, "job": rows, "state": np.full(len(rows), JobState.PAUSED, np.uint8), "next": never,
+        core.record("JOBS", {
+            "at": core.now.wall_us, "uid": SERVER_UID, "job": rows, "state": np.full(len(rows), JobState.PAUSED, np.uint8), "next": never,
             "cursor": fields["cursor_us"].copy(),
             "note": [
                 [i, f"paused by pause_after: {n} dead runs one after another; resume it when the cause is gone"]
                 for i, n in enumerate(wanted.tolist())
             ],
         })
-        engine.arm_jobs(rows, never)
+        core.arm_jobs(rows, never)
 
 
-def _count(engine: Engine, event: NDArray[np.uint8], outcome: NDArray[np.uint8], fields: NDArray[Any], started: NDArray[np.int64]) -> None:
+def _count(core: Core, event: NDArray[np.uint8], outcome: NDArray[np.uint8], fields: NDArray[Any], started: NDArray[np.int64]) -> None:
     for name, number in (("succeeded", Event.SUCCEED), ("retried", Event.RETRY), ("dead", Event.EXHAUST), ("cancelled", Event.CANCEL)):
-        engine.counters[name] += int((event == number).sum())
-    engine.counters["snoozed"] += int(((event == Event.SPARE) & (outcome == Outcome.SNOOZED)).sum())
+        core.counters[name] += int((event == number).sum())
+    core.counters["snoozed"] += int(((event == Event.SPARE) & (outcome == Outcome.SNOOZED)).sum())
     timely = fields["trigger"] != Trigger.BACKFILL  # what makes up for the past is late by nature
     due, nominal = fields["due_us"], fields["nominal_us"]  # a lag begins at the jittered or moved instant, but not at that of a retry
     armed = (fields["disposition"] == Disposition.MOVED) | ((fields["attempt"] == 1) & (fields["snoozes"] == 0) & (due < NEVER))
     wanted = np.where(armed, np.maximum(due, nominal), nominal)
-    engine.effects.lags.append(("done", wanted[timely & (event == Event.SUCCEED)]))
+    core.effects.lags.append(("done", wanted[timely & (event == Event.SUCCEED)]))
     first = timely & (fields["attempt"] == 1) & (started > 0)
-    engine.effects.start_lags.append((started - wanted)[first])
+    core.effects.start_lags.append((started - wanted)[first])
 
 
-def give_back(engine: Engine, rows: NDArray[np.uint32]) -> None:
+def give_back(core: Core, rows: NDArray[np.uint32]) -> None:
     """Leases end without an attempt being spent: user code was not entered. Nor will it be, if the job was deleted meanwhile."""
-    fields = engine.state.runs.gather(rows)
-    engine.running.forget(fields["token"])
-    engine.record("GIVE_BACK", {"at": engine.now.wall_us, "run": rows})
-    engine.counters["given_back"] += len(rows)
+    fields = core.state.runs.gather(rows)
+    core.running.forget(fields["token"])
+    core.record("GIVE_BACK", {"at": core.now.wall_us, "run": rows})
+    core.counters["given_back"] += len(rows)
     orphaned = (fields["flags"] & RunFlag.ORPHANED) > 0
     if orphaned.any():
-        end_with_job(engine, rows[orphaned], rows[:0])
-    engine.watch(rows[~orphaned])
+        end_with_job(core, rows[orphaned], rows[:0])
+    core.watch(rows[~orphaned])

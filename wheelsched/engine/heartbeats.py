@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from .engine import Engine
-    from .peers import Session
+    from .connected import Session
+    from .core import Core
     from .turn import Incoming, Now
 
 SLACK_US: Final = 5 * KILL_GRACE_US  # a worker of ours needs up to two of them to end a run, and then reports it
@@ -56,74 +56,74 @@ def _read(args: dict[str, Any]) -> _Told:
     return _Told(ids, token, started, progress, checkpoints, _outputs(args, n))
 
 
-def heartbeat(engine: Engine, cmd: Incoming) -> bytes:
+def heartbeat(core: Core, cmd: Incoming) -> bytes:
     """Renew an external worker's lease; keep what its runs tell; say what it shall stop."""
-    session = session_of(engine, cmd)
+    session = session_of(core, cmd)
     told = _read(cmd.request.args)
-    rows, verdict = holders.held(engine, session, told.ids, told.token)
+    rows, verdict = holders.held(core, session, told.ids, told.token)
     held = np.flatnonzero(verdict == 1)
     kept = [i for i in held.tolist() if i in told.checkpoints] if told.checkpoints else []
     if kept:
         checkpoints = Blobs([told.checkpoints[i] for i in kept])
-        engine.record("CHECKPOINT", {"at": engine.now.wall_us, "run": rows[kept], "checkpoint": checkpoints})
-    fields = engine.state.runs.gather(rows[held])
-    _renew(engine, session, told, held, fields, engine.now)
+        core.record("CHECKPOINT", {"at": core.now.wall_us, "run": rows[kept], "checkpoint": checkpoints})
+    fields = core.state.runs.gather(rows[held])
+    _renew(core, session, told, held, fields, core.now)
     asked = fields["flags"] & RunFlag.CANCEL_ASKED
     return frames.encode_ok(cmd.request.id, {
         "cancel": held[asked > 0].tolist(), "stale": np.flatnonzero(verdict != 1).tolist(),
     })
 
 
-def answer_at_once(engine: Engine, cmd: Incoming, now: Now, undurable: Collection[int]) -> bytes | None:
+def answer_at_once(core: Core, cmd: Incoming, now: Now, undurable: Collection[int]) -> bytes | None:
     """The answer to a heartbeat that needs no record, whatever the disk does: a sync that hangs costs no healthy run its lease.
 
     It tells only what is durable: that all its runs are held, as they are since before their worker got them, and who of them was asked
     to end, but for `undurable` tokens, of which that is not on disk yet. None: the heartbeat has to go through a turn.
     """
-    session = engine.sessions.get(cmd.conn)
+    session = core.sessions.get(cmd.conn)
     if session is None or not session.worker or session.lost or cmd.request.args.get("checkpoint"):
         return None
     try:
         told = _read(cmd.request.args)
     except InvalidArgumentError:
         return None
-    rows, verdict = holders.held(engine, session, told.ids, told.token)
+    rows, verdict = holders.held(core, session, told.ids, told.token)
     if (verdict != 1).any():
         return None
-    fields = engine.state.runs.gather(rows)
-    _renew(engine, session, told, np.arange(len(rows)), fields, now)
+    fields = core.state.runs.gather(rows)
+    _renew(core, session, told, np.arange(len(rows)), fields, now)
     asked = np.flatnonzero(fields["flags"] & RunFlag.CANCEL_ASKED).tolist()
     return frames.encode_ok(cmd.request.id, {"cancel": [i for i in asked if int(told.token[i]) not in undurable], "stale": []})
 
 
-def _renew(engine: Engine, session: Session, told: _Told, held: NDArray[np.intp], fields: NDArray[Any], now: Now) -> None:
+def _renew(core: Core, session: Session, told: _Told, held: NDArray[np.intp], fields: NDArray[Any], now: Now) -> None:
     """The lease goes on from now; what the runs that are `held` (places, and `fields` of their rows) tell is kept."""
     external = session.kind == "external"  # the pool knows better about its own
-    session.lease_until_us = now.mono_us + engine.lease_us if external else NEVER
-    for worker in engine.gone.keys() & set(fields["worker"].tolist()):
-        engine.gone[worker] = now.mono_us + engine.lease_us  # it came back under a new number: what it holds stays its own
+    session.lease_until_us = now.mono_us + core.lease_us if external else NEVER
+    for worker in core.gone.keys() & set(fields["worker"].tolist()):
+        core.gone[worker] = now.mono_us + core.lease_us  # it came back under a new number: what it holds stays its own
     for i, spec in zip(held.tolist(), fields["spec"].tolist(), strict=True):
         own = i in told.progress or i in told.checkpoints
         if told.started[i] or own:
             run_id = told.ids[16 * i : 16 * i + 16]
-            _keep(engine, int(told.token[i]), run_id, told.progress.get(i), spec if external else None, now, own=own)
+            _keep(core, int(told.token[i]), run_id, told.progress.get(i), spec if external else None, now, own=own)
         if i in told.outputs:
-            engine.running.printed(int(told.token[i]), told.outputs[i])
+            core.running.printed(int(told.token[i]), told.outputs[i])
 
 
-def _keep(engine: Engine, token: int, run_id: bytes, progress: str | None, spec: int | None, now: Now, *, own: bool) -> None:
+def _keep(core: Core, token: int, run_id: bytes, progress: str | None, spec: int | None, now: Now, *, own: bool) -> None:
     """Keep what an attempt tells; an empty text leaves what it told before. `own`: its own code has called. With a `spec` it is held to
     its limits, and gets a little more, so that a worker that ends runs itself, as ours do, comes first.
     """
-    live = engine.running
+    live = core.running
     beat = live.beats.get(token)
     fresh = beat is None
     if beat is None:
         beat = live.beats[token] = Beat(run_id, now.wall_us)
     if spec is not None and (fresh or own):
         if fresh:
-            beat.over_us = min(NEVER, now.mono_us + int(engine.specs.timeout[spec]) + SLACK_US)
-        beat.due_us = min(NEVER, now.mono_us + int(engine.specs.silence[spec]) + SLACK_US)
+            beat.over_us = min(NEVER, now.mono_us + int(core.specs.timeout[spec]) + SLACK_US)
+        beat.due_us = min(NEVER, now.mono_us + int(core.specs.silence[spec]) + SLACK_US)
         live.wake_us = min(live.wake_us, beat.over_us, beat.due_us)
     if own:
         beat.at_us = now.wall_us
@@ -131,28 +131,28 @@ def _keep(engine: Engine, token: int, run_id: bytes, progress: str | None, spec:
         beat.progress = progress
 
 
-def end_overdue(engine: Engine) -> None:
+def end_overdue(core: Core) -> None:
     """End the attempts of external workers that were not ended by them when their timeout was over, or when their own code was silent
     for longer than their heartbeat_timeout; the workers are told that they are stale.
     """
-    live, now = engine.running, engine.now
+    live, now = core.running, core.now
     if now.mono_us < live.wake_us:
         return
     over = {token: beat for token, beat in live.beats.items() if min(beat.over_us, beat.due_us) <= now.mono_us}
     if over:
         token = np.fromiter(over, np.int64, len(over))
-        rows, verdict = engine.state.runs.held(b"".join(beat.run_id for beat in over.values()), token)
+        rows, verdict = core.state.runs.held(b"".join(beat.run_id for beat in over.values()), token)
         assert (verdict == 1).all(), "what has ended is forgotten"
-        specs = engine.state.runs.gather(rows)["spec"].tolist()
-        said = {i: _timed_out(engine, beat, spec) for i, (beat, spec) in enumerate(zip(over.values(), specs, strict=True))}
+        specs = core.state.runs.gather(rows)["spec"].tolist()
+        said = {i: _timed_out(core, beat, spec) for i, (beat, spec) in enumerate(zip(over.values(), specs, strict=True))}
         results = {i: msgpack.packb(result) for i, result in said.items()}
         outcome, zero = np.full(len(rows), Outcome.TIMED_OUT, np.uint8), np.zeros(len(rows), np.int64)
-        end_attempts(engine, rows, outcome, zero, zero + now.wall_us, results, said)
+        end_attempts(core, rows, outcome, zero, zero + now.wall_us, results, said)
     live.wake_us = min((min(beat.over_us, beat.due_us) for beat in live.beats.values()), default=NEVER)
 
 
-def _timed_out(engine: Engine, beat: Beat, spec: int) -> dict[str, Any]:
-    silence, timeout = int(engine.specs.silence[spec]) / US, int(engine.specs.timeout[spec]) / US
+def _timed_out(core: Core, beat: Beat, spec: int) -> dict[str, Any]:
+    silence, timeout = int(core.specs.silence[spec]) / US, int(core.specs.timeout[spec]) / US
     why = f"no heartbeat for {silence:g} s" if beat.due_us < beat.over_us else f"its worker did not end it after {timeout:g} s"
     return {"type": "wheelsched.TimedOut", "message": f"timed out: {why}", "traceback": ""}
 

@@ -19,8 +19,8 @@ from .late import NO_ROW
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .engine import Engine
-    from .peers import Session
+    from .connected import Session
+    from .core import Core
 
 HELD: Final = 1
 STALE: Final = 2
@@ -38,27 +38,27 @@ def proof_of(secret: Any) -> bytes:
     return blake2b(secret, digest_size=16, person=b"wheelsched").digest()
 
 
-def held(engine: Engine, session: Session, ids: bytes, token: NDArray[np.int64]) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
+def held(core: Core, session: Session, ids: bytes, token: NDArray[np.int64]) -> tuple[NDArray[np.uint32], NDArray[np.uint8]]:
     """(rows, verdict) of runs that a worker speaks of: 1 it holds them, 2 stale, 3 ended under that very token. The row of a run that
     another one holds under that token is none: nothing is kept of what is said about it.
     """
-    rows, verdict = engine.state.runs.held(ids, token, session.worker)
+    rows, verdict = core.state.runs.held(ids, token, session.worker)
     others = np.flatnonzero(verdict == _OTHERS)
     if not len(others):
         return rows, verdict
-    owners = engine.state.runs.gather(rows[others])["worker"]
-    mine = np.isin(owners, [worker for worker in np.unique(owners).tolist() if _succeeds(engine, session, worker)])
+    owners = core.state.runs.gather(rows[others])["worker"]
+    mine = np.isin(owners, [worker for worker in np.unique(owners).tolist() if _succeeds(core, session, worker)])
     verdict[others] = np.where(mine, HELD, STALE)
     rows[others[~mine]] = NO_ROW
     return rows, verdict
 
 
-def _succeeds(engine: Engine, session: Session, worker: int) -> bool:
+def _succeeds(core: Core, session: Session, worker: int) -> bool:
     """Does a session go on with what another worker held?"""
-    before = engine.state.workers[worker]
+    before = core.state.workers[worker]
     if before.kind != "external" or session.kind != "external" or before.proof != session.proof or before.uid not in (ANYBODY, session.uid):
         return False
-    return bool(session.proof) or worker in engine.gone
+    return bool(session.proof) or worker in core.gone
 
 
 __all__ = ["held", "proof_of"]

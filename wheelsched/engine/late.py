@@ -12,12 +12,12 @@ from ..state.past import unpack_past
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .engine import Engine
+    from .core import Core
 
 NO_ROW: Final = 0xFFFFFFFF  # of a run that is not in the table
 
 
-def record_stale(engine: Engine, worker: int, rows: NDArray[np.uint32], token: NDArray[np.int64], outcome: NDArray[np.uint8],
+def record_stale(core: Core, worker: int, rows: NDArray[np.uint32], token: NDArray[np.int64], outcome: NDArray[np.uint8],
                  stale: NDArray[np.bool_]) -> None:
     """Record the completions that `stale` marks, at most STALE_MAX a run and each once. Those that repeat what once counted are
     taken out of `stale`: they are answered as they were then. A run that went to history keeps no more.
@@ -26,10 +26,10 @@ def record_stale(engine: Engine, worker: int, rows: NDArray[np.uint32], token: N
     room: dict[int, int] = {}
     for i in np.flatnonzero(stale & (rows != NO_ROW)).tolist():
         row, t, how = int(rows[i]), int(token[i]), int(outcome[i])
-        fields = engine.state.runs.gather(rows[i : i + 1])[0]
+        fields = core.state.runs.gather(rows[i : i + 1])[0]
         if fields["state"] == RunState.SKIPPED:
             continue
-        attempts, kept = unpack_past(engine.state.runs.blobs(row)[2])
+        attempts, kept = unpack_past(core.state.runs.blobs(row)[2])
         ended = {int(a[1]): int(a[5]) for a in attempts}
         if ended.get(t, int(Outcome.NOT_STARTED)) == how and t < fields["token"]:  # no trace is left of a lease that was handed back
             stale[i] = False
@@ -42,7 +42,7 @@ def record_stale(engine: Engine, worker: int, rows: NDArray[np.uint32], token: N
     if found:
         columns = dict(zip(("run", "token", "outcome"), zip(*found, strict=True), strict=True))
         arrays = {name: np.array(columns[name], dtype) for name, dtype in (("run", "<u4"), ("token", "<i8"), ("outcome", "u1"))}
-        engine.record("STALE", {"at": engine.now.wall_us, **arrays, "worker": worker})
+        core.record("STALE", {"at": core.now.wall_us, **arrays, "worker": worker})
 
 
 def answer_repeats(past: dict[bytes, dict[int, int]], ids: bytes, token: NDArray[np.int64], outcome: NDArray[np.uint8],

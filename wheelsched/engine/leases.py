@@ -17,9 +17,10 @@ from ..model.nouns import BATCH_MAX, NEVER, Outcome
 from ..protocol import frames
 from ..protocol.limits import check
 from . import retries
+from .connected import Seeker
 from .endings import end_attempts, finish, read_result
 from .heartbeats import heartbeat
-from .peers import Seeker, hello, session_of
+from .peers import hello, session_of
 from .turn import WorkerGone
 
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ..process.kept import Ended
+    from ..model.nouns import Ended
     from ..state.state import State
-    from .engine import Engine
+    from .core import Core
     from .turn import Incoming
 
 BATCH_BYTES_MAX: Final = 8 * 1024 * 1024  # payload bytes of one batch, but always one run
@@ -40,9 +41,9 @@ FEW_SEEKERS: Final = 16  # lease requests that nobody needs to count: as many as
 _SPEC_KEYS: Final = ("task", "timeout_us", "queue", "heartbeat_timeout_us")  # of a definition, as a worker is told it
 
 
-def lease(engine: Engine, cmd: Incoming) -> bytes:
+def lease(core: Core, cmd: Incoming) -> bytes:
     """Ask for runs; answered when there are some."""
-    session = session_of(engine, cmd)
+    session = session_of(core, cmd)
     args = cmd.request.args
     queues, credit, wait = args.get("queues", []), args.get("credits"), args.get("wait_us", NEVER)
     if not isinstance(queues, list) or len(queues) > QUEUES_MAX or not all(isinstance(q, str) and len(q) <= NAME_MAX for q in queues):
@@ -52,59 +53,59 @@ def lease(engine: Engine, cmd: Incoming) -> bytes:
     if isinstance(wait, bool) or not isinstance(wait, int) or wait < 0:
         raise InvalidArgumentError("lease: wait_us is a number of microseconds")
     if credit == 0:
-        withdraw(engine, cmd.conn)
+        withdraw(core, cmd.conn)
         return frames.encode_ok(cmd.request.id, {"n": 0, "stop": False})
-    if engine.draining or session.worker in engine.retiring:
+    if core.draining or session.worker in core.retiring:
         return frames.encode_ok(cmd.request.id, {"n": 0, "stop": True})
-    _check_room(engine, cmd)
-    deadline = min(NEVER, engine.now.mono_us + wait)
-    engine.seekers.append(Seeker(cmd.conn, cmd.request.id, session.worker, frozenset(queues), credit, deadline))
+    _check_room(core, cmd)
+    deadline = min(NEVER, core.now.mono_us + wait)
+    core.seekers.append(Seeker(cmd.conn, cmd.request.id, session.worker, frozenset(queues), credit, deadline))
     return b""
 
 
-def _check_room(engine: Engine, cmd: Incoming) -> None:
+def _check_room(core: Core, cmd: Incoming) -> None:
     """ResourceExhaustedError when too many lease requests wait."""
-    if len(engine.seekers) < FEW_SEEKERS:
+    if len(core.seekers) < FEW_SEEKERS:
         return
-    users = {conn: session.uid for conn, session in engine.sessions.items() if session.kind == "external"}
+    users = {conn: session.uid for conn, session in core.sessions.items() if session.kind == "external"}
     check(
-        "waiting_leases", connection=sum(s.conn == cmd.conn for s in engine.seekers) + 1,
-        user=sum(users.get(s.conn) == cmd.uid for s in engine.seekers) + (cmd.conn in users), server=len(engine.seekers) + 1,
+        "waiting_leases", connection=sum(s.conn == cmd.conn for s in core.seekers) + 1,
+        user=sum(users.get(s.conn) == cmd.uid for s in core.seekers) + (cmd.conn in users), server=len(core.seekers) + 1,
     )
 
 
-def withdraw(engine: Engine, conn: int) -> None:
+def withdraw(core: Core, conn: int) -> None:
     """Answer the lease requests of a connection that wait: there is nothing. Runs that were granted before have been sent before."""
-    for seeker in [s for s in engine.seekers if s.conn == conn]:
-        engine.reply(conn, frames.encode_ok(seeker.request_id, {"n": 0, "stop": False}))
-    engine.seekers = [s for s in engine.seekers if s.conn != conn]
+    for seeker in [s for s in core.seekers if s.conn == conn]:
+        core.reply(conn, frames.encode_ok(seeker.request_id, {"n": 0, "stop": False}))
+    core.seekers = [s for s in core.seekers if s.conn != conn]
 
 
-def serve_seekers(engine: Engine) -> None:
+def serve_seekers(core: Core) -> None:
     """Grant what is ready, fairly among those who ask."""
     keep = []
-    engine.limits.wake_us = NEVER
-    for i, seeker in enumerate(engine.seekers):
-        rows = _pick(engine, seeker, len(engine.seekers) - i)
+    core.limits.wake_us = NEVER
+    for i, seeker in enumerate(core.seekers):
+        rows = _pick(core, seeker, len(core.seekers) - i)
         if len(rows):
-            engine.reply(seeker.conn, grant(engine, seeker, rows))
-        elif engine.draining or seeker.deadline_us <= engine.now.mono_us:
-            engine.reply(seeker.conn, frames.encode_ok(seeker.request_id, {"n": 0, "stop": engine.draining}))
+            core.reply(seeker.conn, grant(core, seeker, rows))
+        elif core.draining or seeker.deadline_us <= core.now.mono_us:
+            core.reply(seeker.conn, frames.encode_ok(seeker.request_id, {"n": 0, "stop": core.draining}))
         else:
             keep.append(seeker)
-    engine.seekers = keep
+    core.seekers = keep
 
 
-def _pick(engine: Engine, seeker: Seeker, sharing: int) -> NDArray[np.uint32]:
+def _pick(core: Core, seeker: Seeker, sharing: int) -> NDArray[np.uint32]:
     """Ready runs for one worker, as far as the limits of their queues let them go."""
-    if engine.draining or engine.no_room:
+    if core.draining or core.no_room:
         return np.empty(0, np.uint32)
-    return engine.limits.pick(engine.sessions[seeker.conn].tasks, seeker.queues, seeker.credits, sharing, engine.now, engine.durations)
+    return core.limits.pick(core.sessions[seeker.conn].tasks, seeker.queues, seeker.credits, sharing, core.now, core.durations)
 
 
-def grant(engine: Engine, seeker: Seeker, rows: NDArray[np.uint32]) -> bytes:
+def grant(core: Core, seeker: Seeker, rows: NDArray[np.uint32]) -> bytes:
     """Lease the runs, durably before they leave; the reply with the batch."""
-    runs, state = engine.state.runs, engine.state
+    runs, state = core.state.runs, core.state
     fields = runs.gather(rows)
     payload, payload_end = runs.joined(rows, "payload")
     size = payload_end
@@ -119,24 +120,24 @@ def grant(engine: Engine, seeker: Seeker, rows: NDArray[np.uint32]) -> bytes:
         fields = fields[: len(rows)]
         payload, payload_end = runs.joined(rows, "payload")
     first = state.next_token()
-    engine.record("GRANT", {"at": engine.now.wall_us, "worker": seeker.worker, "token": first, "run": rows})
+    core.record("GRANT", {"at": core.now.wall_us, "worker": seeker.worker, "token": first, "run": rows})
     token = np.arange(first, first + len(rows), dtype=np.int64)
     specs, index = np.unique(fields["spec"], return_inverse=True)
     job, job_end = runs.joined(rows, "job")
-    timeouts = engine.specs.timeout[fields["spec"]]
-    silences = engine.specs.silence[fields["spec"]] if engine.specs.any_silence else None
-    engine.effects.granted.append((seeker.worker, token, timeouts, silences))
+    timeouts = core.specs.timeout[fields["spec"]]
+    silences = core.specs.silence[fields["spec"]] if core.specs.any_silence else None
+    core.effects.granted.append((seeker.worker, token, timeouts, silences))
     last_result, last_error = _lasts(state, fields)
     wires = [state.specs[s] for s in specs.tolist()]
-    if engine.limits.any_rate:
+    if core.limits.any_rate:
         for wire, n in zip(wires, np.bincount(index).tolist(), strict=True):
-            engine.limits.spend(wire["queue"], wire["concurrency_key"], n, engine.now.mono_us)
+            core.limits.spend(wire["queue"], wire["concurrency_key"], n, core.now.mono_us)
     return frames.encode_ok(seeker.request_id, {
         "n": len(rows), "id": runs.ids(rows), "token": token.tobytes(), "attempt": (fields["attempt"] + 1).astype("<u4").tobytes(),
         "scheduled_us": fields["nominal_us"].tobytes(), "missed": fields["missed"].tobytes(), "spec": index.astype("<u4").tobytes(),
         "specs": [{key: w[key] for key in _SPEC_KEYS if key in w} for w in wires],
         "job": job, "job_end": job_end.tobytes(), "payload": payload, "payload_end": payload_end.tobytes(),
-        "last_result": last_result, "last_error": last_error, "checkpoint": _checkpoints(state, rows), "lease_us": engine.lease_us,
+        "last_result": last_result, "last_error": last_error, "checkpoint": _checkpoints(state, rows), "lease_us": core.lease_us,
         "alone": retries.ended_with_worker(fields["outcome"]),
     })
 
@@ -160,31 +161,31 @@ def _lasts(state: State, fields: Any) -> tuple[list[list[Any]], list[list[Any]]]
     return values, errors
 
 
-def retire(engine: Engine, worker: int) -> None:
+def retire(core: Core, worker: int) -> None:
     """This worker gets no more runs; those it has it may finish. Soft: a restart ends the processes of the pool anyway."""
-    engine.retiring.add(worker)
-    for seeker in [s for s in engine.seekers if s.worker == worker]:
-        engine.seekers.remove(seeker)
-        engine.reply(seeker.conn, frames.encode_ok(seeker.request_id, {"n": 0, "stop": True}))
+    core.retiring.add(worker)
+    for seeker in [s for s in core.seekers if s.worker == worker]:
+        core.seekers.remove(seeker)
+        core.reply(seeker.conn, frames.encode_ok(seeker.request_id, {"n": 0, "stop": True}))
 
 
-def worker_gone(engine: Engine, gone: WorkerGone) -> None:
+def worker_gone(core: Core, gone: WorkerGone) -> None:
     """End a worker: what had ended counts, what it was in is lost, what it had not started is given back."""
-    worker = engine.state.workers.get(gone.worker)
-    engine.gone.pop(gone.worker, None)
-    engine.retiring.discard(gone.worker)
+    worker = core.state.workers.get(gone.worker)
+    core.gone.pop(gone.worker, None)
+    core.retiring.discard(gone.worker)
     if worker is None:
         return
-    engine.seekers = [s for s in engine.seekers if s.worker != gone.worker]
-    rows = engine.state.runs.peek(worker.list_id, 2**31)
+    core.seekers = [s for s in core.seekers if s.worker != gone.worker]
+    rows = core.state.runs.peek(worker.list_id, 2**31)
     if len(rows):
-        token = engine.state.runs.gather(rows)["token"]
+        token = core.state.runs.gather(rows)["token"]
         entered = np.ones(len(rows), np.bool_) if gone.started_token is None else token <= gone.started_token
         outcome = np.where(entered, Outcome.LOST, Outcome.NOT_STARTED).astype(np.uint8)
         outcome[token == gone.started_token] = gone.outcome
         for one, how in gone.outcomes.items():
             outcome[token == one] = how
-        started, ended = np.zeros(len(rows), np.int64), np.full(len(rows), engine.now.wall_us, np.int64)
+        started, ended = np.zeros(len(rows), np.int64), np.full(len(rows), core.now.wall_us, np.int64)
         for one, at in gone.begun.items():
             started[token == one] = at
         lost: dict[str, Any] = {"type": "wheelsched.WorkerLost", "message": gone.reason}
@@ -203,11 +204,11 @@ def worker_gone(engine: Engine, gone: WorkerGone) -> None:
                     outcome[i], started[i], ended[i] = _take(gone.ended[one], i, results, said)
         for one in gone.printed.keys() & set(token.tolist()) - gone.ended.keys():
             for stream, at_byte, data in gone.printed[one]:
-                engine.running.printed(one, {stream: (at_byte, data)})
-        end_attempts(engine, rows, outcome, started, ended, results, said)
-    engine.record("WORKER", {"at": engine.now.wall_us, "id": gone.worker, "name": worker.name, "kind": worker.kind, "gone": True})
-    for conn in [c for c, s in engine.sessions.items() if s.worker == gone.worker and not s.lost]:
-        del engine.sessions[conn]
+                core.running.printed(one, {stream: (at_byte, data)})
+        end_attempts(core, rows, outcome, started, ended, results, said)
+    core.record("WORKER", {"at": core.now.wall_us, "id": gone.worker, "name": worker.name, "kind": worker.kind, "gone": True})
+    for conn in [c for c, s in core.sessions.items() if s.worker == gone.worker and not s.lost]:
+        del core.sessions[conn]
 
 
 def _take(ended: Ended, row: int, results: dict[int, bytes], said: dict[int, dict[str, Any]]) -> tuple[int, int, int]:
@@ -224,34 +225,34 @@ def _take(ended: Ended, row: int, results: dict[int, bytes], said: dict[int, dic
     return ended.outcome, ended.started_us, ended.ended_us
 
 
-def disconnect(engine: Engine, conn: int) -> None:
+def disconnect(core: Core, conn: int) -> None:
     """A connection is gone. A client's waits end; an external worker keeps its leases until they run out."""
-    session = engine.sessions.pop(conn, None)
-    engine.staged.pop(conn, None)
-    engine.parts.pop(conn, None)
-    engine.seekers = [s for s in engine.seekers if s.conn != conn]
-    waits = engine.quotas.of("waits", conn)
-    engine.quotas.leave(conn)
-    for run_id in list(engine.waiters) if waits else ():
-        engine.waiters[run_id] = [w for w in engine.waiters[run_id] if w.conn != conn]
-        if not engine.waiters[run_id]:
-            del engine.waiters[run_id]
+    session = core.sessions.pop(conn, None)
+    core.staged.pop(conn, None)
+    core.parts.pop(conn, None)
+    core.seekers = [s for s in core.seekers if s.conn != conn]
+    waits = core.quotas.of("waits", conn)
+    core.quotas.leave(conn)
+    for run_id in list(core.waiters) if waits else ():
+        core.waiters[run_id] = [w for w in core.waiters[run_id] if w.conn != conn]
+        if not core.waiters[run_id]:
+            del core.waiters[run_id]
     if session is not None and session.kind == "external" and not session.lost:
-        engine.gone[session.worker] = min(session.lease_until_us, engine.now.mono_us + engine.lease_us)
+        core.gone[session.worker] = min(session.lease_until_us, core.now.mono_us + core.lease_us)
 
 
-def expire_leases(engine: Engine) -> None:
+def expire_leases(core: Core) -> None:
     """Workers whose lease has run out are gone. One that is still connected may come back, and asks for runs again then."""
-    now = engine.now.mono_us
-    silent = [s for s in engine.sessions.values() if s.kind == "external" and not s.lost and s.lease_until_us <= now]
+    now = core.now.mono_us
+    silent = [s for s in core.sessions.values() if s.kind == "external" and not s.lost and s.lease_until_us <= now]
     for session in silent:
-        for seeker in [s for s in engine.seekers if s.worker == session.worker]:
-            engine.reply(seeker.conn, frames.encode_ok(seeker.request_id, {"n": 0, "stop": False}))
+        for seeker in [s for s in core.seekers if s.worker == session.worker]:
+            core.reply(seeker.conn, frames.encode_ok(seeker.request_id, {"n": 0, "stop": False}))
         session.lost, session.lease_until_us = True, NEVER
-    for worker in [w for w, until in engine.gone.items() if until <= now] + [s.worker for s in silent]:
-        worker_gone(engine, WorkerGone(worker, None, Outcome.LOST, "worker lost: its lease ran out"))
+    for worker in [w for w, until in core.gone.items() if until <= now] + [s.worker for s in silent]:
+        worker_gone(core, WorkerGone(worker, None, Outcome.LOST, "worker lost: its lease ran out"))
 
 
-VERBS: Final[dict[str, Callable[[Engine, Incoming], bytes]]] = {
+VERBS: Final[dict[str, Callable[[Core, Incoming], bytes]]] = {
     "hello": hello, "lease": lease, "finish": finish, "heartbeat": heartbeat,
 }

@@ -24,12 +24,13 @@ import numpy as np
 from ..model.nouns import MS, NEVER, Disposition, Event, JobState, Reason, RunFlag, RunState, Trigger
 from ..schedules.table import KIND_AFTER
 from ..tables._runturns import APART, BACK, BEHIND, OWN
+from . import waiters
 from .definitions import OVERLAP_ALLOW, OVERLAP_BUFFER, whole_ms
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .engine import Engine
+    from .core import Core
 
 ENDS_OTHERS: Final = ("cancel_other", "kill_other")
 
@@ -49,110 +50,110 @@ def makes_up(fields: Any) -> NDArray[np.bool_]:
     return np.asarray((fields["trigger"] == Trigger.BACKFILL) | sent_back, np.bool_)
 
 
-def room_beside_backfill(engine: Engine, row: int, policy: int, limit: int) -> bool:
+def room_beside_backfill(core: Core, row: int, policy: int, limit: int) -> bool:
     """Whether a fresh occurrence that looks refused may wait for its turn: only runs that make up for the past are in its way."""
-    waiting, active, _ = engine.state.runs.making_up(row)
+    waiting, active, _ = core.state.runs.making_up(row)
     if not waiting and not active:
         return False
-    fields = engine.state.jobs.gather(np.array([row], np.uint32))[0]
+    fields = core.state.jobs.gather(np.array([row], np.uint32))[0]
     waiting, active = int(fields["waiting"]) - waiting, int(fields["active"]) - active
     if policy == OVERLAP_BUFFER:
         return waiting < limit
     return waiting + active < (limit if policy == OVERLAP_ALLOW else 1)
 
 
-def own_open(engine: Engine, row: int) -> tuple[NDArray[np.uint32], NDArray[Any]]:
+def own_open(core: Core, row: int) -> tuple[NDArray[np.uint32], NDArray[Any]]:
     """(rows, fields) of a job's open runs, without those that make up for the past."""
-    runs = engine.state.runs
+    runs = core.state.runs
     rows = np.concatenate([runs.in_line(row, OWN), runs.chained(row, ended=False)])
     fields = runs.gather(rows)
     own = ~makes_up(fields)
     return rows[own], fields[own]
 
 
-def make_room(engine: Engine, row: int, spec: int) -> int:
+def make_room(core: Core, row: int, spec: int) -> int:
     """The new occurrence takes the place of what waits, and may end what is active. How many are folded into it."""
-    members, fields = own_open(engine, row)
+    members, fields = own_open(core, row)
     waiting = (fields["state"] == RunState.SCHEDULED) & (fields["trigger"] == Trigger.SCHEDULE)
     waiting &= fields["disposition"] != Disposition.MOVED
     folded = int(waiting.sum() + fields["missed"][waiting].sum())
     if waiting.any():
-        supersede(engine, members[waiting], Disposition.COALESCED, Reason.OVERLAP)
-    policy = engine.state.specs[spec]["overlap"]["policy"]
+        supersede(core, members[waiting], Disposition.COALESCED, Reason.OVERLAP)
+    policy = core.state.specs[spec]["overlap"]["policy"]
     if policy in ENDS_OTHERS:
         active = _is_active(fields["state"])
         leased = active & (fields["state"] == RunState.LEASED)
         if (active & ~leased).any():
-            cancel_rows(engine, members[active & ~leased])
+            cancel_rows(core, members[active & ~leased])
         if leased.any():
-            engine.record("ASK_CANCEL", {"at": engine.now.wall_us, "run": members[leased]})
+            core.record("ASK_CANCEL", {"at": core.now.wall_us, "run": members[leased]})
             for f in fields[leased]:
-                engine.effects.cancels.append((int(f["worker"]), int(f["token"]), policy == "kill_other"))
+                core.effects.cancels.append((int(f["worker"]), int(f["token"]), policy == "kill_other"))
     return folded
 
 
-def cancel_rows(engine: Engine, rows: NDArray[np.uint32]) -> None:
+def cancel_rows(core: Core, rows: NDArray[np.uint32]) -> None:
     """Cancel runs that no worker holds."""
-    _cancel(engine, rows, "RUNS", {"event": int(Event.CANCEL)})
+    _cancel(core, rows, "RUNS", {"event": int(Event.CANCEL)})
 
 
-def end_with_job(engine: Engine, rows: NDArray[np.uint32], held: NDArray[np.uint32]) -> None:
+def end_with_job(core: Core, rows: NDArray[np.uint32], held: NDArray[np.uint32]) -> None:
     """The job of these runs was deleted. What no worker has is cancelled, with the reason `deleted`. What one has (`held`) goes on, and
     that attempt is its last, also when a job is put anew under that name meanwhile.
     """
-    _cancel(engine, rows, "DELETED", {"held": held})
+    _cancel(core, rows, "DELETED", {"held": held})
 
 
-def open_runs(engine: Engine, jobs: NDArray[np.uint32]) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+def open_runs(core: Core, jobs: NDArray[np.uint32]) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
     """The open runs of some jobs: those that no worker has, and those that one has."""
-    some = jobs[engine.state.jobs.gather(jobs)["rows"] > 0]
-    members = np.array([run for job in some.tolist() for run in engine.state.runs.of_job(job)], np.uint32)
-    states = engine.state.runs.gather(members)["state"]
+    some = jobs[core.state.jobs.gather(jobs)["rows"] > 0]
+    members = np.array([run for job in some.tolist() for run in core.state.runs.of_job(job)], np.uint32)
+    states = core.state.runs.gather(members)["state"]
     leased = states == RunState.LEASED
     return members[(states <= RunState.RETRY_WAIT) & ~leased], members[leased]
 
 
-def _cancel(engine: Engine, rows: NDArray[np.uint32], kind: str, fields: dict[str, Any]) -> None:
-    engine.delayed.cancel(rows)
-    engine.mono.cancel(rows)
-    engine.record(kind, {"at": engine.now.wall_us, "run": rows, **fields})
-    engine.counters["cancelled"] += len(rows)
-    engine.turn_of(rows)
-    engine.end_waits(rows)
+def _cancel(core: Core, rows: NDArray[np.uint32], kind: str, fields: dict[str, Any]) -> None:
+    core.delayed.cancel(rows)
+    core.mono.cancel(rows)
+    core.record(kind, {"at": core.now.wall_us, "run": rows, **fields})
+    core.counters["cancelled"] += len(rows)
+    core.turn_of(rows)
+    waiters.end(core, rows)
 
 
-def supersede(engine: Engine, rows: NDArray[np.uint32], disposition: Disposition, reason: Reason) -> None:
+def supersede(core: Core, rows: NDArray[np.uint32], disposition: Disposition, reason: Reason) -> None:
     """Runs that only waited give their place to another."""
-    engine.delayed.cancel(rows)
-    engine.record("SUPERSEDE", {
-        "at": engine.now.wall_us, "run": rows, "disposition": np.full(len(rows), disposition, np.uint8),
+    core.delayed.cancel(rows)
+    core.record("SUPERSEDE", {
+        "at": core.now.wall_us, "run": rows, "disposition": np.full(len(rows), disposition, np.uint8),
         "reason": np.full(len(rows), reason, np.uint8),
     })
-    engine.counters["skipped"] += len(rows)
-    engine.end_waits(rows)
+    core.counters["skipped"] += len(rows)
+    waiters.end(core, rows)
 
 
-def take_turns(engine: Engine, jobs: list[int]) -> None:
+def take_turns(core: Core, jobs: list[int]) -> None:
     """What waits in jobs that have room now enters its ready line; after_completion learns its next time."""
     if not jobs:
         return
     rows = np.array(jobs, np.uint32)
-    fields = engine.state.jobs.gather(rows)
-    woken = [run for job, f in zip(jobs, fields, strict=True) for run in _woken(engine, job, f)]
+    fields = core.state.jobs.gather(rows)
+    woken = [run for job, f in zip(jobs, fields, strict=True) for run in _woken(core, job, f)]
     if woken:
-        engine.record("WAKE", {"at": engine.now.wall_us, "run": np.array(woken, np.uint32)})
-    if engine.specs.any_after:
-        fields = engine.state.jobs.gather(rows)  # again: what was woken now keeps its job busy
+        core.record("WAKE", {"at": core.now.wall_us, "run": np.array(woken, np.uint32)})
+    if core.specs.any_after:
+        fields = core.state.jobs.gather(rows)  # again: what was woken now keeps its job busy
         idle = fields["active"] + fields["waiting"] == 0
         if idle.any():
-            after_completion(engine, rows[idle])
+            after_completion(core, rows[idle])
 
 
-def must_wait(engine: Engine, rows: NDArray[np.uint32]) -> NDArray[np.bool_]:
+def must_wait(core: Core, rows: NDArray[np.uint32]) -> NDArray[np.bool_]:
     """Which of these runs, whose instant has come, stand in line: of jobs that are busy meanwhile, or with a limit of their own."""
-    fields = engine.state.runs.gather(rows)
-    jobs = engine.state.jobs.gather(np.ascontiguousarray(fields["job"]))
-    limit = np.where(engine.specs.overlap[jobs["spec"]] == OVERLAP_ALLOW, engine.specs.overlap_max[jobs["spec"]], 1)
+    fields = core.state.runs.gather(rows)
+    jobs = core.state.jobs.gather(np.ascontiguousarray(fields["job"]))
+    limit = np.where(core.specs.overlap[jobs["spec"]] == OVERLAP_ALLOW, core.specs.overlap_max[jobs["spec"]], 1)
     again = makes_up(fields)
     own = np.flatnonzero((fields["trigger"] == Trigger.SCHEDULE) | again)
     order = own[np.argsort(fields["job"][own], kind="stable")]
@@ -165,59 +166,59 @@ def must_wait(engine: Engine, rows: NDArray[np.uint32]) -> NDArray[np.bool_]:
     return wait | again
 
 
-def _woken(engine: Engine, job: int, fields: Any) -> list[int]:
+def _woken(core: Core, job: int, fields: Any) -> list[int]:
     """Rows of one job that have their turn now: its own and those that were sent back by nominal time, then those of a backfill."""
-    runs, spec = engine.state.runs, int(fields["spec"])
+    runs, spec = core.state.runs, int(fields["spec"])
     lines = runs.lines_of(job)
     if not lines:
         return []
     beside = runs.making_up(job)[2]
-    room = (int(engine.specs.overlap_max[spec]) if engine.specs.overlap[spec] == OVERLAP_ALLOW else 1) - (int(fields["active"]) - beside)
+    room = (int(core.specs.overlap_max[spec]) if core.specs.overlap[spec] == OVERLAP_ALLOW else 1) - (int(fields["active"]) - beside)
     out: list[int] = []
     if room > 0:
-        heads = [*_heads(engine, job, OWN, room), *_heads(engine, job, BACK, room)]
+        heads = [*_heads(core, job, OWN, room), *_heads(core, job, BACK, room)]
         heads.sort(key=lambda head: (head[0] < 0, *head))  # who is sent back newest first stands behind the job's own
-        out += [row for _, row in [*heads, *_heads(engine, job, BEHIND, room)][:room]]
+        out += [row for _, row in [*heads, *_heads(core, job, BEHIND, room)][:room]]
     for line in lines:
         if line >= APART:
-            found = _heads(engine, job, line, max(0, line - APART - beside))
+            found = _heads(core, job, line, max(0, line - APART - beside))
             beside += len(found)
             out += [row for _, row in found]
     return out
 
 
-def _heads(engine: Engine, job: int, line: int, n: int) -> list[tuple[int, int]]:
+def _heads(core: Core, job: int, line: int, n: int) -> list[tuple[int, int]]:
     """The first n of a line: (place, row). One whose instant is to come again, as the clock went back or all triggering is held, waits
     for that outside.
     """
-    runs = engine.state.runs
+    runs = core.state.runs
     while found := runs.heads(job, line, n):
         rows = np.array([row for _, row in found], np.uint32)
         due = runs.gather(rows)["due_us"]
-        early = due > engine.now.wall_us if engine.state.meta.held_us < 0 else due >= 0
+        early = due > core.now.wall_us if core.state.meta.held_us < 0 else due >= 0
         if not early.any():
             break
         runs.step_out(rows[early])
-        engine.arm_delayed(rows[early], due[early])
+        core.arm_delayed(rows[early], due[early])
     return found
 
 
-def after_completion(engine: Engine, rows: NDArray[np.uint32]) -> None:
+def after_completion(core: Core, rows: NDArray[np.uint32]) -> None:
     """The next time of idle after_completion jobs: now and the delay, later than the last one decided."""
-    fields = engine.state.jobs.gather(rows)
+    fields = core.state.jobs.gather(rows)
     spec = fields["spec"]
-    due = (engine.specs.kind[spec] == KIND_AFTER) & (fields["state"] == JobState.ACTIVE) & (fields["next_us"] == NEVER)
+    due = (core.specs.kind[spec] == KIND_AFTER) & (fields["state"] == JobState.ACTIVE) & (fields["next_us"] == NEVER)
     if not due.any():
         return
     rows, fields, spec = rows[due], fields[due], spec[due]
-    earliest = -(-np.maximum(fields["cursor_us"] + MS, engine.specs.start[spec]) // MS) * MS
-    at = np.maximum(whole_ms(engine.now.wall_us) + engine.specs.a[spec], earliest)
-    following = engine.specs.next(spec, at, at - 1)
-    engine.record("RETIME", {
-        "at": engine.now.wall_us, "job": rows, "next": following, "cursor": fields["cursor_us"].copy(), "param": at,
+    earliest = -(-np.maximum(fields["cursor_us"] + MS, core.specs.start[spec]) // MS) * MS
+    at = np.maximum(whole_ms(core.now.wall_us) + core.specs.a[spec], earliest)
+    following = core.specs.next(spec, at, at - 1)
+    core.record("RETIME", {
+        "at": core.now.wall_us, "job": rows, "next": following, "cursor": fields["cursor_us"].copy(), "param": at,
         "state": np.where(following == NEVER, JobState.FINISHED, JobState.ACTIVE).astype(np.uint8),
     })
-    engine.arm_jobs(rows, following)
+    core.arm_jobs(rows, following)
 
 
 __all__ = [

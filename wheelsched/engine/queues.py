@@ -22,21 +22,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ..model.errors import InvalidArgumentError, ResourceExhaustedError
-from ..model.nouns import NEVER, QUEUES_MAX, US, display_name
-from ..protocol import frames
-from ..protocol.checks import check_name, check_queue_settings, parse_rate
+from ..model.nouns import NEVER, US, display_name
+from ..protocol.checks import parse_rate
 from ..tables._ready import Ready
-from .arguments import done
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
     from numpy.typing import NDArray
 
     from ..state.state import Line, State
-    from .engine import Engine
-    from .turn import Incoming, Now
+    from .turn import Now
 
 AGEING_US: Final = 300 * US  # waiting that lifts a run by one step of priority
 _BUCKETS_MAX: Final = 10_000  # of keys; beyond it the full ones are forgotten
@@ -46,7 +41,6 @@ BESIDE_US: Final = 2.0  # what a run costs a worker beside user code
 _MASKS_MAX: Final = 1_000
 _ALL: Final = np.empty(0, np.uint8)
 _FREE: Final = np.empty(0)
-_QUEUE: Final = 4  # row of RunTable.ready
 
 
 @dataclass(slots=True)
@@ -277,68 +271,4 @@ class Limits:
         return max(waits)
 
 
-# Verbs
-
-
-def queue_set(engine: Engine, cmd: Incoming) -> bytes:
-    """Change the settings that are given; nil takes one away."""
-    name = _name(cmd)
-    asked = check_queue_settings(cmd.request.args.get("settings"))
-    return _change(engine, cmd, name, {**engine.state.queues.get(name, {}), **asked})
-
-
-def queue_pause(engine: Engine, cmd: Incoming) -> bytes:
-    """Lease nothing from a queue until it is resumed; what is leased goes on."""
-    name = _name(cmd)
-    return _change(engine, cmd, name, {**engine.state.queues.get(name, {}), "paused": True})
-
-
-def queue_resume(engine: Engine, cmd: Incoming) -> bytes:
-    """Lease from it again."""
-    name = _name(cmd)
-    return _change(engine, cmd, name, {**engine.state.queues.get(name, {}), "paused": None})
-
-
-def _name(cmd: Incoming) -> str:
-    return check_name(cmd.request.args.get("name"), "queue")
-
-
-def _change(engine: Engine, cmd: Incoming, name: str, wanted: dict[str, Any]) -> bytes:
-    old = engine.state.queues.get(name, {})
-    settings = {key: wanted[key] for key in sorted(wanted) if wanted[key] is not None}
-    if "burst" in settings and "rate" not in settings:
-        raise InvalidArgumentError("burst: it is what the bucket of a rate holds; give the rate too, or take the burst away with it")
-    if name not in engine.state.queues and len(engine.state.queues) >= QUEUES_MAX:
-        raise ResourceExhaustedError(f"{QUEUES_MAX:,} queues have settings; take them away from another first")
-    if settings != old:
-        engine.record("QUEUE", {"at": engine.now.wall_us, "uid": cmd.uid, "name": name, "settings": settings})
-        engine.limits.changed(name, old, engine.now.mono_us)
-    return done(engine, cmd, _told(engine.state, [name])[0])
-
-
-def queues(engine: Engine, cmd: Incoming) -> bytes:
-    """All queues that have settings or that a definition names."""
-    names = sorted(engine.state.queue_numbers.keys() | engine.state.queues.keys())
-    return frames.encode_ok(cmd.request.id, _told(engine.state, names))
-
-
-def _told(state: State, names: Iterable[str]) -> list[dict[str, Any]]:
-    columns, since = state.runs.ready()
-    out = []
-    for name in names:
-        number, settings = state.queue_numbers.get(name), state.queues.get(name, {})
-        mine = np.zeros(len(since), np.bool_) if number is None else columns[_QUEUE] == number
-        out.append({
-            "name": name, "settings": {key: value for key, value in settings.items() if key != "paused"},
-            "queued": int(columns[1][mine].sum()), "leased": 0 if number is None else state.runs.leased(number),
-            "oldest_us": int(since[mine].min()) if mine.any() else None, "paused": bool(settings.get("paused")),
-        })
-    return out
-
-
-VERBS: Final[dict[str, Callable[[Engine, Incoming], bytes]]] = {
-    "queue_set": queue_set, "queue_pause": queue_pause, "queue_resume": queue_resume, "queues": queues,
-}
-
-
-__all__ = ["AGEING_US", "VERBS", "Limits"]
+__all__ = ["AGEING_US", "Limits"]

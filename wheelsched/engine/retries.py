@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from .engine import Engine
+    from .core import Core
 
 _WITH_WORKER: Final = (Outcome.TIMED_OUT, Outcome.LOST, Outcome.INTERRUPTED)  # endings that are not the run's own
 
@@ -53,14 +53,14 @@ def check_kept(result: Mapping[str, Any]) -> None:
             raise InvalidArgumentError(f"finish: {name} of a result is a text, not {type(result[name]).__name__}")
 
 
-def decide(engine: Engine, row: Any, outcome: int, said: Mapping[str, Any]) -> tuple[int, int]:
+def decide(core: Core, row: Any, outcome: int, said: Mapping[str, Any]) -> tuple[int, int]:
     """(event, instant) of an attempt that did not succeed: RETRY, SPARE (not counted), EXHAUST or CANCEL. `said`: its result map."""
-    now = engine.now.wall_us
+    now = core.now.wall_us
     if outcome == Outcome.CANCELLED:
         return Event.CANCEL, 0
     if outcome == Outcome.SNOOZED:
         return Event.SPARE, now + max(SNOOZE_MIN_US, said["snooze_us"])
-    retry = engine.state.specs[int(row["spec"])]["retry"]
+    retry = core.state.specs[int(row["spec"])]["retry"]
     rule = rule_for(retry, said)
     before = int(row["budget"]) - int(retry["attempts"])  # spent before a person sent it back
     if rule is None or said.get("retry") is False or row["attempt"] >= before + rule["attempts"]:
@@ -79,14 +79,14 @@ def ended_with_worker(outcome: NDArray[np.uint8]) -> list[int]:
     return found
 
 
-def spared(engine: Engine, slot: int, outcome: int) -> bool:
+def spared(core: Core, slot: int, outcome: int) -> bool:
     """Is an attempt not counted that did not end, in one call of a batch handler with other runs? Nobody knows whose fault it was.
 
     Once: the attempt after it is alone and counts, also when a worker does not heed that.
     """
     if outcome not in _WITH_WORKER:
         return False
-    before = unpack_past(engine.state.runs.blobs(slot)[2])[0]
+    before = unpack_past(core.state.runs.blobs(slot)[2])[0]
     return not before or before[-1][5] not in _WITH_WORKER
 
 

@@ -6,7 +6,6 @@ crash ended begins anew then, and counts what was left.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -24,63 +23,42 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ..state.state import State
-    from .engine import Engine
+    from .core import Core
     from .turn import Incoming
 
 PIECE: Final = 4_096  # rows of a turn
 
 
-@dataclass(slots=True)
-class Sweep:
-    """A command that is under way. Soft: a crash ends it. With `dry` it only counts."""
-
-    first: Incoming
-    dry: bool
-    count: int = field(default=0, init=False)
-    again: list[Incoming] = field(default_factory=list, init=False)  # the same request, from other connections
-
-    def piece(self, engine: Engine) -> bool:
-        """Do the next piece. False after the last one. A WheelschedError ends it, and is its answer."""
-        raise NotImplementedError
-
-    def folded(self, engine: Engine, rows: NDArray[np.uint32]) -> None:
-        """These runs are about to leave the table for history."""
-
-    def answer(self) -> dict[str, Any]:
-        """After the last piece."""
-        return {"count": self.count}
-
-
-def join(engine: Engine, cmd: Incoming) -> bool:
+def join(core: Core, cmd: Incoming) -> bool:
     """Is this request under way already? Then it is answered with the first."""
-    users = [one.uid for sweep in engine.sweeps for one in (sweep.first, *sweep.again)]
-    conns = [one.conn for sweep in engine.sweeps for one in (sweep.first, *sweep.again)]
+    users = [one.uid for sweep in core.sweeps for one in (sweep.first, *sweep.again)]
+    conns = [one.conn for sweep in core.sweeps for one in (sweep.first, *sweep.again)]
     check("sweeps", connection=conns.count(cmd.conn) + 1, user=users.count(cmd.uid) + 1, server=len(users) + 1)
-    for sweep in engine.sweeps:
+    for sweep in core.sweeps:
         if sweep.first.request.args["rid"] == cmd.request.args["rid"]:
             sweep.again.append(cmd)
             return True
     return False
 
 
-def go_on(engine: Engine) -> None:
+def go_on(core: Core) -> None:
     """The next piece of the oldest sweep, and its answer after the last one."""
-    sweep = engine.sweeps[0]
+    sweep = core.sweeps[0]
     try:
-        more = sweep.piece(engine)
+        more = sweep.piece(core)
     except WheelschedError as e:
-        engine.sweeps.pop(0)
+        core.sweeps.pop(0)
         for cmd in (sweep.first, *sweep.again):
-            engine.reply(cmd.conn, frames.encode_error(cmd.request.id, e))
+            core.reply(cmd.conn, frames.encode_error(cmd.request.id, e))
     else:
         if not more:
-            engine.sweeps.pop(0)
+            core.sweeps.pop(0)
             answer = sweep.answer()
-            first = frames.encode_ok(sweep.first.request.id, answer) if sweep.dry else done(engine, sweep.first, answer)
-            engine.reply(sweep.first.conn, first)
+            first = frames.encode_ok(sweep.first.request.id, answer) if sweep.dry else done(core, sweep.first, answer)
+            core.reply(sweep.first.conn, first)
             for cmd in sweep.again:
-                engine.reply(cmd.conn, frames.encode_ok(cmd.request.id, answer))
-    engine.effects.again |= bool(engine.sweeps)
+                core.reply(cmd.conn, frames.encode_ok(cmd.request.id, answer))
+    core.effects.again |= bool(core.sweeps)
 
 
 def is_dry(args: dict[str, Any]) -> bool:

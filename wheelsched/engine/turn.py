@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from ..model.nouns import Ended
     from ..model.tape import Piece
-    from ..process.kept import Ended
     from ..protocol.frames import Request
     from ..state.bygone import Spans
 

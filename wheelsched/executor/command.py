@@ -20,7 +20,7 @@ from ..tasks.verdicts import NotRetried
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from .builtin import Allowed
+    from ..process.contract import Allowed
     from .runner import Runner
     from .surroundings import Surroundings
 

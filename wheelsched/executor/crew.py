@@ -23,8 +23,8 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 from ..model.errors import InvalidArgumentError
+from ..model.nouns import Ended
 from ..process import processes
-from ..process.kept import Ended
 from ..tasks.hooks import Hooks, failure_of
 from ..tasks.tasks import enter_run, entered_run
 from .forks import leave_if_child

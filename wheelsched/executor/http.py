@@ -8,7 +8,6 @@ given keys, is signed as Standard Webhooks (standardwebhooks.com) say.
 from __future__ import annotations
 
 import base64
-import binascii
 import hmac
 import json as jsonlib
 import re
@@ -20,20 +19,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urljoin
 
-from ..model.errors import ConfigError, InvalidArgumentError
+from ..model.errors import InvalidArgumentError
 from ..model.nouns import OUTPUT_MAX, REDIRECTS_MAX, US, parse_duration
+from ..process.contract import networks, read_secrets
 from ..tasks.tasks import current_run
 from ..tasks.verdicts import NotRetried, RetryAfter
-from .network import networks, permitted
+from .network import permitted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .builtin import Allowed
+    from ..process.contract import Allowed
 
 BODY_KEPT: Final = 16 * 1024  # bytes of a response kept as the run's output, unless `max_body` says otherwise
 RETRY_AFTER_MAX_S: Final = 86_400.0
@@ -65,37 +64,6 @@ class HttpRefused(NotRetried):
     """A status that no further attempt mends, or a request that can't or may not be sent: it is not retried."""
 
     __module__ = "wheelsched"
-
-
-def read_secrets(path: str) -> list[bytes]:
-    """The keys of a file, one a line as whsec_ and base64, the newest first; # begins a comment. ConfigError."""
-    try:
-        lines = Path(path).read_text(encoding="ascii").splitlines()
-    except (OSError, UnicodeDecodeError) as e:
-        raise ConfigError(f"http_secret_file {path}: {getattr(e, 'strerror', None) or 'it is no text of keys'}") from None
-    keys = []
-    for number, line in enumerate(lines, 1):
-        text = line.partition("#")[0].strip()
-        if not text:
-            continue
-        try:
-            key = base64.b64decode(text.removeprefix("whsec_"), validate=True)
-        except binascii.Error:
-            key = b""
-        if not text.startswith("whsec_") or not 24 <= len(key) <= 64:
-            raise ConfigError(f"http_secret_file {path}: line {number} is no key: whsec_ and the base64 of 24 to 64 bytes is wanted")
-        keys.append(key)
-    if not keys:
-        raise ConfigError(f"http_secret_file {path}: there is no key in it")
-    return keys
-
-
-def check_ca_file(path: str) -> None:
-    """ConfigError for a file without certificates."""
-    try:
-        ssl.create_default_context().load_verify_locations(path)
-    except (OSError, ValueError) as e:
-        raise ConfigError(f"http_ca_file {path}: certificates in PEM form are wanted: {e}") from None
 
 
 def signature(keys: list[bytes], message_id: str, timestamp: int, body: bytes) -> str:

@@ -27,13 +27,14 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from ..model.errors import UnavailableError, WheelschedError
 from ..process import processes
+from ..process.contract import Allowed
 from ..process.kept import ROWS_MAX
 from ..process.usage import Meter
 from ..process.wear import Wear
 from ..tasks.hooks import Hooks, failure_of, load_hooks
 from ..tasks.tasks import enter_run, load_exts, load_tasks
 from ..tasks.verdicts import error_result, trace_of
-from .builtin import Allowed, builtin_tasks
+from .builtin import builtin_tasks
 from .forks import guard, leave_if_child
 from .link import FINISH_RESULT_BYTES, FINISH_ROWS_MAX, Teller, Wire, result_size
 from .outputs import Outputs

@@ -7,10 +7,8 @@ multicast and, in some versions, to addresses that carry a private IPv4 address 
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import TYPE_CHECKING, Final
-
-from ..model.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,17 +26,6 @@ _NOT_PUBLIC_6: Final = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "3f
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 _NAT64_LOCAL: Final = IPv6Network("64:ff9b:1::/48")
 _COMPATIBLE: Final = IPv6Network("::/96")
-
-
-def networks(texts: Iterable[str]) -> tuple[Network, ...]:
-    """Networks as the operator writes them: 10.0.0.0/8, 127.0.0.1, fd00::/8. ConfigError for any other text."""
-    found = []
-    for text in texts:
-        try:
-            found.append(ip_network(text))
-        except ValueError as e:
-            raise ConfigError(f"http_allow_net: {text[:100]!r} is no network, such as 10.0.0.0/8 or 127.0.0.1: {e}") from None
-    return tuple(found)
 
 
 def embedded(address: Address) -> IPv4Address | None:

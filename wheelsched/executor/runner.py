@@ -19,8 +19,8 @@ from ..model.nouns import Outcome
 from ..model.payloads import NO_EXTS
 from ..process import processes
 from ..process.usage import MEASURED_NS
-from ..protocol.returned import of_batch, returned
 from ..tasks.hooks import surround
+from ..tasks.returned import of_batch, returned
 from ..tasks.tasks import Batch, RunContext, Task, enter_run
 from ..tasks.verdicts import error_result, trace_of, verdict
 from .surroundings import SLOW_NS, forget_loop

@@ -22,7 +22,7 @@ import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .errors import InvalidArgumentError, PayloadError
 
@@ -482,3 +482,29 @@ class Job:
         self.call = call
         self.schedule = schedule
         self.policies = policies
+
+
+class Ended(NamedTuple):
+    """How a run ended, as its executor would have reported it. `result` may be empty."""
+
+    outcome: int
+    started_us: int  # of the server's wall clock; up to the µs when the run before it ended
+    ended_us: int
+    result: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunError:
+    """Why an attempt failed: the exception's type, its text and the tail of its traceback."""
+
+    type: str
+    message: str
+    traceback: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.message}" if self.message else self.type
+
+
+def format_offset(us: int) -> str:
+    """A clock offset as `serve --clock-offset` takes it, exactly."""
+    return ("-" if us < 0 else "") + format_duration(abs(us))

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import socket
     import subprocess
 
+    from ..model.nouns import Ended
     from ..model.tape import Piece
-    from ..process.kept import Ended
     from ..process.launch import Launched
     from ..process.started import SeenFile, SeenPlace
 

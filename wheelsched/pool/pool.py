@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from ..executor.builtin import Allowed
 from ..model.nouns import KILL_GRACE_US, LEASE_US, NEVER, START_US, US, Outcome
 from ..process import processes
+from ..process.contract import Allowed
 from ..process.launch import Launcher, told_folder
 from ..process.leftovers import kill_commands
 from ..process.reaper import Reaper

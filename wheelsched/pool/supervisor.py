@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ..executor.builtin import Allowed
 from ..model.errors import UnavailableError, WheelschedError
 from ..model.nouns import DRAIN_US, NEVER, START_US, Outcome, format_duration
 from ..process import processes
+from ..process.contract import Allowed
 from ..process.stderr import say
 from ..protocol import frames
 from .folder import GENERATION, WorkerFolder, end_leftovers

@@ -6,6 +6,6 @@ run: not started (it is handed back), started (it is lost, and counts as an atte
 outlives both processes.
 
 In reading order: `processes` (identity, groups, capture of output), `started` with `kept`, `kept_log` and `last_words` (the
-started file), `launch`, `starts` (one policy for processes that can't be had), `leftovers`, `reaper`, `usage`, `wear`,
-`stderr`.
+started file), `contract` (what the operator allows), `launch`, `starts` (one policy for processes that can't be had),
+`leftovers`, `reaper`, `usage`, `wear`, `stderr`.
 """

@@ -11,11 +11,11 @@ answers have come, as a rule, when it is an area's turn again.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgpack
 
-from ..model.nouns import Outcome
+from ..model.nouns import Ended, Outcome
 
 ROWS_MAX: Final = 16_384  # of a batch
 RESULT_BYTES: Final = 256 * 1024  # of the log: any one result fits
@@ -24,15 +24,6 @@ AREA_BYTES: Final = HEAD_BYTES + ROWS_MAX * (8 + 8 + 1) + RESULT_BYTES
 ENDED: Final = frozenset({Outcome.SUCCEEDED, Outcome.FAILED, Outcome.TIMED_OUT, Outcome.CANCELLED, Outcome.SNOOZED})
 # Words of the head. FROM: reports of the rows below were answered, and their results may be gone from the log.
 (K_ROWS, K_FROM, K_USED, K_BEGUN_NS, K_OFFSET_NS) = range(5)
-
-
-class Ended(NamedTuple):
-    """How a run ended, as its executor would have reported it. `result` may be empty."""
-
-    outcome: int
-    started_us: int  # of the server's wall clock; up to the µs when the run before it ended
-    ended_us: int
-    result: dict[str, Any]
 
 
 class Kept:

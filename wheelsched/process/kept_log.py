@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgpack
 
-from .kept import ENDED, Ended
+from ..model.nouns import Ended
+from .kept import ENDED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

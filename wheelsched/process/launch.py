@@ -19,7 +19,7 @@ from .starts import CanNotStartError, why_not
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..executor.builtin import Allowed
+    from .contract import Allowed
 
 _ROOT: Final = str(Path(__file__).resolve().parents[2])
 # As `python -m wheelsched.executor.main`, and the package is found wherever the parent has found it; the working directory comes first.

@@ -14,8 +14,8 @@ from .started import SUFFIX, SeenFile
 if TYPE_CHECKING:
     import os
 
+    from ..model.nouns import Ended
     from ..model.tape import Piece
-    from .kept import Ended
 
 GONE_WAIT_US: Final = 10 * US  # how long a start waits for the groups of the former generation to be gone
 

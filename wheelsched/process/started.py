@@ -19,7 +19,7 @@ from .last_words import ALONE_BYTES, HALF, L_PASSED, L_SINCE, behind, half_of, r
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .kept import Ended
+    from ..model.nouns import Ended
 
 SUFFIX: Final = ".started"
 _HEAD_BYTES: Final = 8 * processes.PLACE_WORDS

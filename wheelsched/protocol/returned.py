@@ -1,5 +1,4 @@
-"""What user code has returned, as it is kept. Code that returned did its work: what it returned never makes its run fail, and so never
-makes it run again. Pure.
+"""Results of workers, as they are kept: cut to what there is room for.
 
 A value that can't be kept (no payload, or too long) leaves a mark in its place: `left_out` in the result map, with the value's type, its
 size in bytes when that is known, and why.
@@ -7,49 +6,20 @@ size in bytes when that is known, and why.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgpack
 
 from ..model.errors import InvalidArgumentError
 from ..model.nouns import ERROR_NAME_MAX, ERROR_TEXT_MAX, OUTPUT_MAX, REASON_MAX
-from ..model.payloads import NO_EXTS, RAW
+from ..model.payloads import RAW
 from ..model.tape import STREAMS, Tape
-from ..tasks.verdicts import NotRetried, text_of, type_name
 from . import frames
 
-if TYPE_CHECKING:
-    from ..model.payloads import Exts
-
-__all__ = ["fitted", "of_batch", "returned"]
+__all__ = ["fitted", "mark", "too_long"]
 
 _BYTES_MAX: Final = 2**62
 _BIN_HEAD: Final = 4  # bytes by which the head of a long bin is longer than that of an empty one
-
-
-def returned(value: Any, exts: Exts = NO_EXTS) -> dict[str, Any]:
-    """The entry of a result map for what a run has returned: the value, or the mark. Raises nothing, whatever code of the value's class
-    or of its Ext raises.
-    """
-    if value is None:
-        return {}
-    try:
-        data = frames.encode_value(value, "return value", exts, lenient=True)
-    except BaseException as e:  # noqa: BLE001 - code of the value's own may raise anything, and memory may be out
-        return _mark(type_name(type(value)), None, text_of(e))
-    return {"value": data} if len(data) <= OUTPUT_MAX else _mark(type_name(type(value)), len(data), _too_long(len(data), OUTPUT_MAX))
-
-
-def of_batch(value: Any, n: int) -> list[Any]:
-    """What a batch handler has returned, as one outcome for each of its `n` runs. NotRetried for anything else: it has returned, so
-    calling it again would repeat the work of all of them.
-    """
-    kind = type(value)
-    if issubclass(kind, list | tuple) and len(value) == n:
-        return list(value)
-    got = f"{len(value)} of them" if issubclass(kind, list | tuple) else type_name(kind)
-    raise NotRetried(f"a batch handler returns a list with one outcome for each of its {n} runs, not {got}; it has returned, so these runs "
-                     "are not tried again by themselves")
 
 
 def fitted(result: dict[str, Any], most: int) -> dict[str, Any]:
@@ -73,15 +43,17 @@ def fitted(result: dict[str, Any], most: int) -> dict[str, Any]:
         return result
     kind, why = _read(data)
     room = most - len(msgpack.packb({**result, "value": b""}, use_bin_type=True)) - _BIN_HEAD
-    why = why or (_too_long(len(data), room) if len(data) > room else "")
-    return result | (_mark(kind, len(data), why) if why else {"value": data})
+    why = why or (too_long(len(data), room) if len(data) > room else "")
+    return result | (mark(kind, len(data), why) if why else {"value": data})
 
 
-def _mark(kind: str, size: int | None, why: str) -> dict[str, Any]:
+def mark(kind: str, size: int | None, why: str) -> dict[str, Any]:
+    """What stands in a result map in place of a value."""
     return {"left_out": {"type": kind, "bytes": size, "why": why[:REASON_MAX]}}
 
 
-def _too_long(size: int, most: int) -> str:
+def too_long(size: int, most: int) -> str:
+    """Why a value of so many bytes is not kept."""
     return f"{size:,} bytes: at most {most:,} are kept; store it elsewhere and return its key"
 
 
@@ -104,4 +76,4 @@ def _checked_mark(given: Any) -> dict[str, Any]:
     counted = size is None or (type(size) is int and 0 <= size < _BYTES_MAX)
     if not counted or not all(isinstance(text, str) for text in texts):
         raise InvalidArgumentError("finish: left_out of a result is a map of type (a text), bytes (a number or nil) and why (a text)")
-    return _mark(texts[0][:ERROR_NAME_MAX], size, texts[1])
+    return mark(texts[0][:ERROR_NAME_MAX], size, texts[1])

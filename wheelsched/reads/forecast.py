@@ -1,6 +1,6 @@
 """What will start when: an exact histogram of the coming starts, counted from the schedules in bulk. Pure.
 
-`Forecast(engine, args, now_us).pieces()` is a generator: each step is a piece of work of about a millisecond, so that a server takes one
+`Forecast(core, args, now_us).pieces()` is a generator: each step is a piece of work of about a millisecond, so that a server takes one
 between two turns and stalls for none; its value is the answer of the verb `forecast` (frames.py). Each job is read once, when its row is
 looked at; what changes after that is not seen.
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ..engine.engine import Engine
+    from ..engine.core import Core
 
 ARGUMENTS: Final = ("for_us", "bucket_us", "queue")
 BUCKETS_MAX: Final = 100_000
@@ -53,13 +53,13 @@ _NAMES: Final = 500  # lines put into words in one piece
 class Forecast:
     """One forecast on its way."""
 
-    def __init__(self, engine: Engine, args: dict[str, Any], now_us: int) -> None:
+    def __init__(self, core: Core, args: dict[str, Any], now_us: int) -> None:
         """InvalidArgumentError for a span, a bucket or a glob that can't be."""
         span, bucket_us, queue = check_forecast(args)
-        self._engine = engine
+        self._core = core
         from_us = now_us // bucket_us * bucket_us
         self.window = Window(now_us, from_us, bucket_us, -(-(now_us + span - from_us) // bucket_us))
-        self._census = Census(engine, self.window, queue)
+        self._census = Census(core, self.window, queue)
         self._known = self._census.known
         self._row = np.zeros(0, np.uint32)  # queue -> row of the histogram
         self._names: list[str] = []
@@ -94,7 +94,7 @@ class Forecast:
         self._names = names if len(names) <= most else [*names[: most - 1], OTHERS]
         self._row = np.minimum(np.arange(max(len(names), 1)), max(len(self._names) - 1, 0)).astype(np.uint32)
         self._starts = np.zeros((max(len(self._names), 1), self.window.buckets), np.int64)
-        measured = self._engine.durations
+        measured = self._core.durations
         count = sum(n for n, _ in measured.values())
         mean = sum(n * us for n, us in measured.values()) / count if count else 0.0
         self._mean = np.array([measured[task][1] if task in measured else mean for task in self._known.tasks] or [0.0], np.float64)
@@ -106,11 +106,11 @@ class Forecast:
     def _grid(self, block: tuple[NDArray[Any], ...]) -> NDArray[np.int64]:
         """Which lines are a grid."""
         spec, x, _, n, _, _ = block
-        return np.flatnonzero((n >= 0) & (x >= 0) & (self._engine.specs.kind[spec] == KIND_EVERY))
+        return np.flatnonzero((n >= 0) & (x >= 0) & (self._core.specs.kind[spec] == KIND_EVERY))
 
     def _units(self, spec: NDArray[np.uint32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(period, bucket) of grids in their own units."""
-        period = self._engine.specs.a[spec]
+        period = self._core.specs.a[spec]
         unit = np.gcd(period, self.window.bucket_us)
         return period // unit, self.window.bucket_us // unit
 
@@ -157,19 +157,19 @@ class Forecast:
     def _step(self, lines: NDArray[Any], after: NDArray[np.int64]) -> NDArray[np.int64]:
         out = np.empty(len(lines), np.int64)
         kind, a, anchor = (np.ascontiguousarray(lines[name]) for name in ("kind", "a", "anchor"))
-        self._engine.specs.schedules.next_many(kind, a, anchor, after, out)
+        self._core.specs.schedules.next_many(kind, a, anchor, after, out)
         return out
 
     def _own_step(self, lines: NDArray[Any], after: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self._engine.specs.next(np.ascontiguousarray(lines["spec"]), np.ascontiguousarray(lines["anchor"]), after)
+        return self._core.specs.next(np.ascontiguousarray(lines["spec"]), np.ascontiguousarray(lines["anchor"]), after)
 
     def own_starts(self, lines: NDArray[Any], following: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
         """Which occurrences make a run, and when those start: the rules of `due.decide`."""
-        specs = self._engine.specs
+        specs = self._core.specs
         spec, at = np.ascontiguousarray(lines["spec"]), np.ascontiguousarray(lines["at"])
         runs = ~specs.excluded(spec, at)
-        if any_known(self._engine):
-            runs &= ~known(self._engine, np.ascontiguousarray(lines["job"]), at)
+        if any_known(self._core):
+            runs &= ~known(self._core, np.ascontiguousarray(lines["job"]), at)
         last = (following == NEVER) | (lines["left"] <= 1)
         period = np.where(last, 0, following - at)
         span = np.maximum(specs.jitter_us[spec], (period * specs.jitter_share[spec]).astype(np.int64))
@@ -182,7 +182,7 @@ class Forecast:
         which = np.setdiff1d(np.flatnonzero(n >= 0), self._grid(block), assume_unique=True)
         if not len(which):
             return
-        specs = self._engine.specs
+        specs = self._core.specs
         spec, x = spec[which], x[which]
         lines = np.zeros(len(which), WALK)
         lines["kind"], lines["a"], lines["anchor"], lines["at"], lines["left"] = specs.kind[spec], specs.a[spec], x, y[which], n[which]
@@ -235,13 +235,13 @@ class Forecast:
 
     def _group(self, spec: int, n: int) -> tuple[str, str, str]:
         """Namespace, schedule and zone of a line, in words."""
-        wire = self._engine.state.specs[spec]
+        wire = self._core.state.specs[spec]
         schedule = {"kind": _WHAT[n]} if n in _WHAT else wire["schedule"]
         return wire["namespace"], schedule_text(schedule), schedule.get("tz", "")
 
     def _contributor(self, key: tuple[str, str, str], starts: int, jobs: int, first: int) -> dict[str, Any]:
         namespace, text, tz = key
-        table, name = self._engine.state.jobs, None
+        table, name = self._core.state.jobs, None
         if jobs == 1 and table.slots(first, 1) == [first]:
             name = display_name(table.names(np.array([first], np.uint32))[0].decode())
         return {"namespace": namespace, "schedule": text, "tz": tz, "starts": starts, "jobs": jobs, "job": name}
@@ -259,14 +259,14 @@ class Forecast:
         return {
             "now_us": window.now_us, "from_us": window.from_us, "until_us": window.until_us, "bucket_us": window.bucket_us,
             "starts": int(total.sum()), "counts": total.astype("<i8").tobytes(), "peak": peak, "queues": queues,
-            "held": self._engine.state.meta.held_us >= 0, "jobs": census.active, "paused": census.paused,
+            "held": self._core.state.meta.held_us >= 0, "jobs": census.active, "paused": census.paused,
             "delayed": census.waiting[DELAYED], "retries": census.waiting[RETRY], "contributors": contributors, "drain": self._drain(peak),
             "what_if": None if peak is None else what_if(total, self._hours, window.from_us, window.bucket_us),
         }
 
     def _drain(self, peak: dict[str, int] | None) -> dict[str, Any]:
         """How long after the begin of the peak's bucket everything that started is done, by the mean run time of each task."""
-        state, measured = self._engine.state, self._engine.durations
+        state, measured = self._core.state, self._core.durations
         workers = len(state.workers)
         names = dict(zip(self._known.tasks, self._mean.tolist(), strict=False))
         waiting = sum(
@@ -366,9 +366,9 @@ def check_forecast(args: dict[str, Any]) -> tuple[int, int, str | None]:
     return span, bucket, queue
 
 
-def forecast_now(engine: Engine, args: dict[str, Any], now_us: int) -> dict[str, Any]:
+def forecast_now(core: Core, args: dict[str, Any], now_us: int) -> dict[str, Any]:
     """All pieces at once: for the simulator. InvalidArgumentError."""
-    pieces = Forecast(engine, args, now_us).pieces()
+    pieces = Forecast(core, args, now_us).pieces()
     while True:
         try:
             next(pieces)

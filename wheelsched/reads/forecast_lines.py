@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ..engine.engine import Engine
+    from ..engine.core import Core
 
 PLANNED, DELAYED, RETRY, OVERDUE = -1, -2, -3, -4  # `n` of a line that is one start
 OWN: Final = np.dtype([("param", "<i8"), ("key", "<u8"), ("row", "<u4")])
@@ -54,8 +54,8 @@ class Window:
 class Known:
     """What of the definitions matters here, by spec number: queue and task (numbers of their own), whether cron may be on the hour."""
 
-    def __init__(self, engine: Engine, queue: str | None) -> None:
-        self._wires = engine.state.specs
+    def __init__(self, core: Core, queue: str | None) -> None:
+        self._wires = core.state.specs
         self._glob = None if queue is None else glob(queue, "queue")
         self.queue = np.full(len(self._wires) + 64, _UNKNOWN, np.int32)
         self.task = np.zeros(len(self.queue), np.int32)
@@ -90,21 +90,21 @@ class Known:
 class Census:
     """Reads jobs and runs, each once."""
 
-    def __init__(self, engine: Engine, window: Window, queue: str | None) -> None:
+    def __init__(self, core: Core, window: Window, queue: str | None) -> None:
         """`queue`: a glob; None for all."""
-        self._engine = engine
+        self._core = core
         self.window = window
-        self.known = Known(engine, queue)
-        self.lines = Lines(len(engine.state.jobs) + len(engine.state.runs))
+        self.known = Known(core, queue)
+        self.lines = Lines(len(core.state.jobs) + len(core.state.runs))
         self.paused = self.active = 0
         self.waiting = {DELAYED: 0, RETRY: 0}
-        self._own = np.zeros(max(len(engine.state.jobs), 64), OWN)
+        self._own = np.zeros(max(len(core.state.jobs), 64), OWN)
         self._own_count = 0
-        self._excepted = jobs_known(engine)
+        self._excepted = jobs_known(core)
 
     def jobs(self) -> Iterator[None]:
         """Read all jobs, in pieces."""
-        jobs, start = self._engine.state.jobs, 0
+        jobs, start = self._core.state.jobs, 0
         while True:
             slots = jobs.slots(start, _ROWS)
             if not slots:
@@ -123,7 +123,7 @@ class Census:
 
     def _add_jobs(self, rows: NDArray[np.uint32], fields: NDArray[Any]) -> None:
         spec, param, at = (np.ascontiguousarray(fields[name]) for name in ("spec", "param_us", "next_us"))
-        specs, window = self._engine.specs, self.window
+        specs, window = self._core.specs, self.window
         most = specs.max_runs[spec].astype(np.int64)
         left = np.where(most == 0xFFFFFFFF, UNLIMITED, most - fields["fired"])
         overdue = at < window.now_us
@@ -153,7 +153,7 @@ class Census:
 
     def runs(self) -> Iterator[None]:
         """Read all runs that wait for an instant, in pieces."""
-        runs, start = self._engine.state.runs, 0
+        runs, start = self._core.state.runs, 0
         while True:
             slots = runs.slots(start, _ROWS)
             if not slots:

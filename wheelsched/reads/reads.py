@@ -4,70 +4,56 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import msgpack
 import numpy as np
 
 from ..engine.decided import any_known, first_open, known
-from ..engine.served import served
+from ..engine.served import any_ready, served
 from ..model.errors import InvalidArgumentError
 from ..model.globs import glob, names_a_turn
 from ..model.nouns import (
     BUILTIN_FLAGS,
-    GLOB_MAX,
     NEVER,
     TASKS_TOLD_MAX,
-    Disposition,
     JobState,
-    Outcome,
-    Reason,
-    RunFlag,
-    RunState,
-    Trigger,
     display_name,
 )
 from ..protocol.definition import SERVER_KEYS
-from ..state.past import unpack_past
+from ..state.readable import LOOKED_AT_MAX, page_of, text_argument
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..engine.engine import Engine
-    from ..state.live import Live
-    from ..state.state import State
+    from ..engine.core import Core
 
-TOLD_MAX: Final = 250  # rows of a page: as many as one turn has time for
 PAGE_MAX: Final = 1_000
-LOOKED_AT_MAX: Final = 4_000  # jobs that one request looks at: a page may have fewer than asked for, or none, and others follow
-POSITION_MAX: Final = 2**63
 DEAD_LIST: Final = 2  # of the run table
-_64: Final = 2**64 - 1
 
 
-def runs_left(engine: Engine, fields: Any) -> int:
+def runs_left(core: Core, fields: Any) -> int:
     """How many runs by its schedule max_runs leaves to a job."""
-    return max(0, int(engine.specs.max_runs[int(fields["spec"])]) - int(fields["fired"]))
+    return max(0, int(core.specs.max_runs[int(fields["spec"])]) - int(fields["fired"]))
 
 
-def job(engine: Engine, row: int) -> dict[str, Any]:
+def job(core: Core, row: int) -> dict[str, Any]:
     """One job as the wire shows it."""
-    return {name: column[0] for name, column in jobs(engine, np.array([row], np.uint32)).items()}
+    return {name: column[0] for name, column in jobs(core, np.array([row], np.uint32)).items()}
 
 
-def jobs(engine: Engine, rows: NDArray[np.uint32]) -> dict[str, list[Any]]:
+def jobs(core: Core, rows: NDArray[np.uint32]) -> dict[str, list[Any]]:
     """Jobs as the wire shows them, in columns. A next time that a calendar excludes is none: no other is in sight."""
-    state, numbers = engine.state, rows.tolist()
+    state, numbers = core.state, rows.tolist()
     f = state.jobs.gather(rows)
     following = f["next_us"].copy()
-    if any_known(engine):  # skipped or moved by a person, or decided before the clock went back
-        for i in np.flatnonzero((following < NEVER) & known(engine, rows, following)).tolist():
-            following[i] = first_open(engine, numbers[i], int(f["spec"][i]), int(f["param_us"][i]), int(following[i]))
-    none = (following == NEVER) | engine.specs.excluded(np.ascontiguousarray(f["spec"]), following)
-    none |= f["fired"] >= engine.specs.max_runs[f["spec"]]
+    if any_known(core):  # skipped or moved by a person, or decided before the clock went back
+        for i in np.flatnonzero((following < NEVER) & known(core, rows, following)).tolist():
+            following[i] = first_open(core, numbers[i], int(f["spec"][i]), int(f["param_us"][i]), int(following[i]))
+    none = (following == NEVER) | core.specs.excluded(np.ascontiguousarray(f["spec"]), following)
+    none |= f["fired"] >= core.specs.max_runs[f["spec"]]
     spec = f["spec"].tolist()
-    shared = {n: _shared(engine, state.specs[n]) for n in set(spec)}
+    shared = {n: _shared(core, state.specs[n]) for n in set(spec)}
     payload = [state.jobs.payload(row) for row in numbers]
     if any(hides for _, hides in shared.values()):
-        shown = engine.redaction.shown
+        shown = core.redaction.shown
         payload = [shown(p, state.announced, state.specs[n]) if shared[n][1] else p for p, n in zip(payload, spec, strict=True)]
     notes, pauses = state.notes, state.pauses
     return {
@@ -82,115 +68,17 @@ def jobs(engine: Engine, rows: NDArray[np.uint32]) -> dict[str, list[Any]]:
     }
 
 
-def _shared(engine: Engine, wire: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+def _shared(core: Core, wire: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     """What jobs of one definition have in common: how it is shown, and whether some of their arguments are not."""
-    return {k: v for k, v in wire.items() if k not in SERVER_KEYS}, bool(engine.redaction.names(engine.state.announced, wire))
+    return {k: v for k, v in wire.items() if k not in SERVER_KEYS}, bool(core.redaction.names(core.state.announced, wire))
 
 
 _JOB_STATES: Final = {int(s): s.name.lower() for s in JobState}
-_RUN_STATES: Final = {int(s): s.name.lower() for s in RunState}
-_TRIGGERS: Final = {int(t): t.name.lower() for t in Trigger}
-_REASONS: Final = {int(r): r.name.lower() for r in Reason if r} | {0: None}
-_DISPOSITIONS: Final = {int(d): d.name.lower() for d in Disposition} | {0: None}
-_OUTCOMES: Final = {int(o): o.name.lower() for o in Outcome} | {0: None}
-_SCHEDULED, _LEASED, _RETRY_WAIT, _SKIPPED = (int(s) for s in (RunState.SCHEDULED, RunState.LEASED, RunState.RETRY_WAIT, RunState.SKIPPED))
 
 
-def run_fields(f: dict[str, int], name: str, task: str, queue: str, result: bytes, history: bytes, running: dict[int, int]
-               ) -> dict[str, Any]:
-    """One run as the wire shows it, from the plain numbers of its row and its byte strings. Called for each row of a listing."""
-    state, spent, worker, token, due = f["state"], f["attempt"], f["worker"], f["token"], f["due_us"]
-    ended = msgpack.unpackb(result, raw=False) if result else None
-    past, stale = unpack_past(history) if history else ([], [])
-    attempts = [
-        _attempt(n, tok, w, begun, end, how, msgpack.unpackb(data, raw=False) if data else None)
-        for n, tok, w, begun, end, how, data in past
-    ]
-    waiting = (state in {_SCHEDULED, _RETRY_WAIT}) and 0 <= due < NEVER
-    skipped = state == _SKIPPED
-    started, queued, blocking = f["started_us"], f["queued_us"], None
-    if skipped:  # a row that an open run blocked holds that run's id, XOR its own, in these places
-        if started:
-            blocking = f"{(started & _64) ^ f['id_high']:016x}{(token & _64) ^ f['id_low']:016x}"
-        started = token = queued = 0
-    if state == _LEASED or (f["outcome"] and not skipped and (not attempts or attempts[-1]["token"] != token)):
-        attempts.append(_attempt(spent, token, worker, f["started_us"], f["ended_us"], f["outcome"], ended))
-    return {
-        "id": f"{f['id_high']:016x}{f['id_low']:016x}", "job": display_name(name), "trigger": _TRIGGERS[f["trigger"]], "task": task,
-        "queue": queue, "scheduled_us": f["nominal_us"], "created_us": f["created_us"], "queued_us": queued or None,
-        "started_us": started or None, "ended_us": f["ended_us"] or None, "next_us": due if waiting else None,
-        "state": "running" if state == _LEASED and running.get(token) == worker else _RUN_STATES[state],
-        "reason": _REASONS[f["reason"]] or (ended.get("reason") if ended else None), "snoozed": f["snoozes"], "attempt": spent,
-        "token": token or None, "worker": f"w{worker}" if worker else None,
-        "result": ended, "missed": f["missed"], "until_us": due if skipped else None, "count": f["count"] if skipped else None,
-        "late": bool(f["flags"] & RunFlag.LATE), "disposition": _DISPOSITIONS[f["disposition"]], "blocking": blocking, "attempts": attempts,
-        "stale": [{**s, "worker": f"w{s['worker']}", "outcome": _OUTCOMES[s["outcome"]]} for s in stale], "progress": None,
-        "heartbeat_us": None,
-    }
-
-
-def _attempt(attempt: int, token: int, worker: int, started: int, ended: int, outcome: int, result: Any) -> dict[str, Any]:
-    return {
-        "attempt": attempt, "token": token, "worker": f"w{worker}", "started_us": started or None, "ended_us": ended or None,
-        "outcome": _OUTCOMES[outcome], "result": result,
-    }
-
-
-def run(state: State, row: int, running: Live) -> dict[str, Any]:
-    """One run that is not folded."""
-    return runs(state, np.array([row], np.uint32), running)[0]
-
-
-def runs(state: State, rows: NDArray[np.uint32], running: Live) -> list[dict[str, Any]]:
-    """Runs that are not folded."""
-    if not len(rows):
-        return []
-    f = state.runs.gather(rows)
-    columns, jobs = f.dtype.names, f["job"].tolist()
-    assert columns is not None
-    known = np.unique(f["job"])
-    names = {job: name.decode() for job, name in zip(known.tolist(), state.jobs.names(known), strict=True)}
-    found = []
-    for i, row in enumerate(rows.tolist()):
-        values = dict(zip(columns, f[i].item(), strict=True))
-        wire = state.specs[values["spec"]]
-        _, result, history = state.runs.blobs(row)
-        shown = run_fields(values, names[jobs[i]], wire["task"], wire["queue"], result, history, running)
-        if values["state"] == _LEASED:
-            _add_live(shown, values["token"], running)
-        elif values["state"] == _SCHEDULED and (number := state.group_of.get(state.runs.ids(rows[i : i + 1]))) is not None:
-            group = state.groups[number]
-            shown["progress"] = f"waits for its group: {group.members - group.left} of {group.members} have ended"
-        found.append(shown)
-    return found
-
-
-def _add_live(shown: dict[str, Any], token: int, running: Live) -> None:
-    """What a leased run's worker has told of it."""
-    beat = running.beats.get(token)
-    if beat is not None:
-        shown |= {"state": "running", "progress": beat.progress, "heartbeat_us": beat.at_us}
-        output = running.output(token)
-        if output:
-            shown["attempts"][-1]["result"] = shown["result"] = output
-    if started_us := running.started_us(token):
-        shown["started_us"] = shown["attempts"][-1]["started_us"] = started_us
-
-
-def run_or_stub(engine: Engine, run_id: bytes) -> dict[str, Any]:
-    """A run by id; one that is folded is told by its id only, which the client can look up."""
-    row = engine.state.find_run(run_id)
-    return {"id": run_id.hex()} if row is None else run(engine.state, row, engine.running)
-
-
-def as_columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Rows of equal keys as columns."""
-    return {name: [r[name] for r in rows] for name in rows[0]} if rows else {}
-
-
-def jobs_page(engine: Engine, args: dict[str, Any]) -> dict[str, Any]:
+def jobs_page(core: Core, args: dict[str, Any]) -> dict[str, Any]:
     """A page of jobs in order of their rows; every state, deleted ones too, unless one is named."""
-    state, match, wanted = engine.state, _text(args, "match"), args.get("state")
+    state, match, wanted = core.state, text_argument(args, "match"), args.get("state")
     number = None
     if wanted is not None:
         try:
@@ -215,101 +103,15 @@ def jobs_page(engine: Engine, args: dict[str, Any]) -> dict[str, Any]:
         if not rows or len(picked) == limit:
             break
         start = rows[-1] + 1
-    found = jobs(engine, np.array(picked, np.uint32)) if picked else {}
+    found = jobs(core, np.array(picked, np.uint32)) if picked else {}
     return {"columns": found, "after": picked[-1] + 1 if len(picked) == limit else start if rows else None}
 
 
-def _text(args: dict[str, Any], name: str) -> str | None:
-    value = args.get(name)
-    if value is not None and not isinstance(value, str):
-        raise InvalidArgumentError(f"{name}: a text is wanted")
-    if value is not None and len(value) > GLOB_MAX:
-        raise InvalidArgumentError(f"{name}: a text of {len(value):,} characters: at most {GLOB_MAX} are allowed")
-    return value
-
-
-def page_of(args: dict[str, Any]) -> tuple[int, int]:
-    """Where a page begins, and how many rows it has at most. InvalidArgumentError."""
-    start, limit = args.get("after"), args.get("limit")
-    start = 0 if start is None else start
-    limit = TOLD_MAX if limit is None else limit
-    if not isinstance(start, int) or isinstance(start, bool) or not 0 <= start < POSITION_MAX or not isinstance(limit, int) or limit < 1:
-        raise InvalidArgumentError("after is a position from the page before, limit a whole number from 1 on")
-    return start, min(limit, TOLD_MAX)
-
-
-def select_runs(state: State, rows: NDArray[np.uint32], wanted: RunFilter) -> NDArray[np.intp]:
-    """Places of the rows of the run table that pass a filter."""
-    if not len(rows):
-        return np.empty(0, np.intp)
-    fields = state.runs.gather(rows)
-    places = np.flatnonzero(wanted.mask(fields))
-    if wanted.of_definitions and len(places):
-        specs, index = np.unique(fields["spec"][places], return_inverse=True)
-        fit = np.array([wanted.fits(wire["task"], wire["queue"]) for wire in (state.specs[n] for n in specs.tolist())], np.bool_)
-        places = places[fit[index]]
-    if wanted.of_names and len(places):
-        jobs, index = np.unique(fields["job"][places], return_inverse=True)
-        good = np.array([wanted.matches(x.decode()) for x in state.jobs.names(jobs.astype(np.uint32))], np.bool_)
-        places = places[good[index]]
-    return places
-
-
-class RunFilter:
-    """What a listing of runs asks for."""
-
-    def __init__(self, args: dict[str, Any]) -> None:
-        """InvalidArgumentError for a state that doesn't exist."""
-        self.newest = bool(args.get("newest"))
-        pattern, self._namespace, self._task, self._queue = (_text(args, name) for name in ("job", "namespace", "task", "queue"))
-        self.looked_at = names_a_turn(pattern, LOOKED_AT_MAX)  # runs of the table, for one page
-        self._job = None if pattern is None else glob(display_name(pattern), "job")
-        self.of_names = pattern is not None or self._namespace is not None
-        self.of_definitions = self._task is not None or self._queue is not None
-        self.since: int = args.get("since_us") or 0
-        self.until: int = NEVER if args.get("until_us") is None else args["until_us"]
-        if not isinstance(self.since, int) or not isinstance(self.until, int):
-            raise InvalidArgumentError("since_us and until_us are microseconds since 1970")
-        wanted = args.get("state")
-        self.state: int | None = None
-        if wanted is not None and not isinstance(wanted, str):
-            raise InvalidArgumentError("state: a text is wanted")
-        if wanted is not None:
-            known = {s.name.lower(): int(s) for s in RunState} | {"running": int(RunState.LEASED)}
-            if wanted not in known:
-                raise InvalidArgumentError(f"state: {wanted!r} is not one of {', '.join(known)}")
-            self.state = known[wanted]
-        self.skipped = bool(args.get("skipped")) or self.state == RunState.SKIPPED
-        self.late = bool(args.get("late"))
-        self.steps: list[tuple[int, int]] = []  # see state.Meta
-
-    def matches(self, name: str) -> bool:
-        """Does a full job name pass?"""
-        ours = self._namespace is None or name.partition("/")[0] == self._namespace
-        return ours and (self._job is None or self._job(display_name(name)))
-
-    def fits(self, task: str, queue: str) -> bool:
-        """Does a definition pass?"""
-        return self._task in (None, task) and self._queue in (None, queue)
-
-    def mask(self, fields: Any) -> NDArray[np.bool_]:
-        """Which rows pass by state, nominal time and lateness. Ledger rows pass only when they are asked for."""
-        keep = (fields["nominal_us"] >= self.since) & (fields["nominal_us"] < self.until)
-        if self.state is not None:
-            keep &= fields["state"] == self.state
-        elif not self.skipped:
-            keep &= fields["state"] != RunState.SKIPPED
-        if self.late:
-            late = fields["flags"] & RunFlag.LATE > 0
-            keep &= late | (fields["state"] == RunState.SKIPPED) if self.skipped else late
-        return np.asarray(keep, np.bool_)
-
-
-def counts(engine: Engine) -> dict[str, Any]:
+def counts(core: Core) -> dict[str, Any]:
     """Counters and what waits, for `stats`."""
-    state = engine.state
-    ready = {s.worker for s in engine.sessions.values() if s.ready}
-    known = served(engine)
+    state = core.state
+    ready = {s.worker for s in core.sessions.values() if s.ready}
+    known = served(core)
     queues: dict[str, dict[str, int]] = {}
     unserved: dict[str, int] = {}
     for name, number in state.queue_numbers.items():
@@ -323,8 +125,8 @@ def counts(engine: Engine) -> dict[str, Any]:
         "jobs": len(state.jobs), "runs": len(state.runs), "queued": sum(q["queued"] for q in queues.values()),
         "leased": sum(state.runs.list_len(w.list_id) for w in state.workers.values()), "dead_letters": state.runs.list_len(DEAD_LIST),
         "queues": queues, "unserved_tasks": unserved, "builtin_tasks": sorted(BUILTIN_FLAGS.keys() & known),
-        "unserved_jobs": engine.census.unserved(engine), "served_tasks": sorted(known)[:TASKS_TOLD_MAX],
-        "held_back": engine.limits.held_back(engine.now.mono_us),
+        "unserved_jobs": core.census.unserved(state, known) if any_ready(core) else {}, "served_tasks": sorted(known)[:TASKS_TOLD_MAX],
+        "held_back": core.limits.held_back(core.now.mono_us),
         "paused_queues": sorted(name for name, settings in state.queues.items() if settings.get("paused")),
         "generation": state.meta.generation, "seq": state.meta.seq,
         "folded": state.meta.folded,
@@ -332,10 +134,10 @@ def counts(engine: Engine) -> dict[str, Any]:
             {"id": f"w{i}", "name": w.name, "kind": w.kind, "leased": state.runs.list_len(w.list_id), "ready": i in ready}
             for i, w in sorted(state.workers.items())
         ],
-        "counters": dict(engine.counters), "draining": engine.draining, "held": state.meta.held_us >= 0, "hold_note": state.meta.hold_note,
+        "counters": dict(core.counters), "draining": core.draining, "held": state.meta.held_us >= 0, "hold_note": state.meta.hold_note,
         "held_since_us": None if state.meta.held_us < 0 else state.meta.held_us, "zone_version": state.meta.zone_version,
         "bytes": {
             "jobs": state.jobs.nbytes, "runs": state.runs.nbytes,
-            "wheels": engine.wall.nbytes + engine.delayed.nbytes + engine.mono.nbytes,
+            "wheels": core.wall.nbytes + core.delayed.nbytes + core.mono.nbytes,
         },
     }

@@ -19,68 +19,68 @@ from ..model.nouns import RunState, unserved
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..engine.engine import Engine
+    from ..engine.core import Core
     from ..state.state import Line
 
 RANKS_MAX: Final = 10_000
 HELD_MAX: Final = 256  # runs of a worker that its work in hand is told by
 
 
-def told(engine: Engine, shown: dict[str, Any]) -> dict[str, Any]:
+def told(core: Core, shown: dict[str, Any]) -> dict[str, Any]:
     """A run as the wire shows it, with `waiting`: {reason, rank, expected_us}, or None when nothing is waited for; and with the payload
     of its call as anybody may see it, or None for a run that is history.
     """
-    row = engine.state.find_run(bytes.fromhex(shown["id"]))
+    row = core.state.find_run(bytes.fromhex(shown["id"]))
     if row is not None:
-        spec = int(engine.state.runs.gather(np.array([row], np.uint32))["spec"][0])
-        payload, wire = engine.state.runs.blobs(row)[0], engine.state.specs[spec]
-        shown = {**shown, "payload": engine.redaction.shown(payload, engine.state.announced, wire) if payload else None}
+        spec = int(core.state.runs.gather(np.array([row], np.uint32))["spec"][0])
+        payload, wire = core.state.runs.blobs(row)[0], core.state.specs[spec]
+        shown = {**shown, "payload": core.redaction.shown(payload, core.state.announced, wire) if payload else None}
     if row is None or shown["state"] not in ("scheduled", "queued", "retry_wait"):
         return {**shown, "waiting": None}
-    fields = engine.state.runs.gather(np.array([row], np.uint32))[0]
+    fields = core.state.runs.gather(np.array([row], np.uint32))[0]
     if fields["state"] == RunState.QUEUED:
-        reason, rank, expected = _queued(engine, row, fields)
+        reason, rank, expected = _queued(core, row, fields)
     else:
         rank = None
-        reason, expected = _set_aside(engine, fields, bool(shown["progress"]))
+        reason, expected = _set_aside(core, fields, bool(shown["progress"]))
     return {**shown, "waiting": {"reason": reason, "rank": rank, "expected_us": expected}}
 
 
-def _set_aside(engine: Engine, fields: Any, grouped: bool) -> tuple[str, int | None]:
+def _set_aside(core: Core, fields: Any, grouped: bool) -> tuple[str, int | None]:
     """(reason, instant) of a run that is not in its queue yet."""
     due = int(fields["due_us"])
     if fields["state"] == RunState.RETRY_WAIT:
-        return "it waits for its next attempt", max(due, engine.now.wall_us)
+        return "it waits for its next attempt", max(due, core.now.wall_us)
     if grouped:
         return "the members of its group have not all ended", None
-    if engine.state.meta.held_us >= 0:
-        note = engine.state.meta.hold_note
+    if core.state.meta.held_us >= 0:
+        note = core.state.meta.hold_note
         return "all triggering is held" + (f": {note}" if note else ""), None
-    if due > engine.now.wall_us:
+    if due > core.now.wall_us:
         return "its time has not come", due
     return "an earlier run of its job is open", None
 
 
-def _queued(engine: Engine, row: int, fields: Any) -> tuple[str, int | None, int | None]:
+def _queued(core: Core, row: int, fields: Any) -> tuple[str, int | None, int | None]:
     """(reason, rank, instant) of a run in its queue."""
-    state, limits, now = engine.state, engine.limits, engine.now
+    state, limits, now = core.state, core.limits, core.now
     columns = state.runs.ready()[0]
     _, _, _, key_leased, _, _, job_leased = columns[:, columns[0] == fields["list_id"]][:, 0].tolist()
     line = state.line_of[int(fields["list_id"])]
-    sessions = [s for s in engine.sessions.values() if s.worker and not s.lost]
+    sessions = [s for s in core.sessions.values() if s.worker and not s.lost]
     served = frozenset().union(*(s.tasks for s in sessions))  # what nobody serves is in nobody's way
     ahead, found = limits.ahead(
         row, served if line.task in served else frozenset(state.task_numbers), line.queue, RANKS_MAX, now.wall_us)
     rank = len(ahead) + 1 if found else None
     held = limits.holds(line, key_leased, job_leased, now.mono_us)
     serving = [s.worker for s in sessions if line.task in s.tasks]
-    if engine.draining:
+    if core.draining:
         return "the server is stopping", rank, None
     if held and state.queues.get(line.queue, {}).get("paused"):
         return held, rank, None
     if not serving:
         return unserved(line.task), rank, None
-    expected = _expected(engine, line, ahead, serving, (key_leased, job_leased)) if found else None
+    expected = _expected(core, line, ahead, serving, (key_leased, job_leased)) if found else None
     if held:
         return held, rank, expected
     if rank is None:
@@ -90,15 +90,15 @@ def _queued(engine: Engine, row: int, fields: Any) -> tuple[str, int | None, int
     return "no worker that serves its task is free", rank, expected
 
 
-def _expected(engine: Engine, line: Line, ahead: NDArray[np.uint32], workers: list[int], leased: tuple[int, int]) -> int | None:
+def _expected(core: Core, line: Line, ahead: NDArray[np.uint32], workers: list[int], leased: tuple[int, int]) -> int | None:
     """When the run behind `ahead` is leased, if each worker does one run after the other and queues take turns. `leased`: of its key
     and of its job.
     """
-    state, now = engine.state, engine.now
+    state, now = core.state, core.now
     settings = state.queues.get(line.queue, {})
-    mine, work = engine.durations.get(line.task), _work(engine, ahead)
-    in_hand = [_in_hand(engine, worker) for worker in workers]
-    others = _others(engine, line.queue, len(ahead) + 1)
+    mine, work = core.durations.get(line.task), _work(core, ahead)
+    in_hand = [_in_hand(core, worker) for worker in workers]
+    others = _others(core, line.queue, len(ahead) + 1)
     if mine is None or work is None or None in in_hand:
         return None
     total = work + others + sum(filter(None, in_hand))
@@ -109,36 +109,36 @@ def _expected(engine: Engine, line: Line, ahead: NDArray[np.uint32], workers: li
         waits.append((leased[0] + of_key) // settings.get("key_concurrency", 1) * mine[1])
     if line.job:
         waits.append((leased[1] + sum(one.job == line.job for one in like)) // line.job_most * mine[1])
-    return now.wall_us + int(max(round(max(waits)), engine.limits.token_in_us(line, len(ahead) + 1, of_key + 1, now.mono_us)))
+    return now.wall_us + int(max(round(max(waits)), core.limits.token_in_us(line, len(ahead) + 1, of_key + 1, now.mono_us)))
 
 
-def _in_hand(engine: Engine, worker: int) -> float | None:
+def _in_hand(core: Core, worker: int) -> float | None:
     """Run time of what a worker holds, as if it had just begun."""
-    list_id = engine.state.workers[worker].list_id
-    some = engine.state.runs.peek(list_id, HELD_MAX)
-    known = _work(engine, some)
-    return None if known is None else known * engine.state.runs.list_len(list_id) / max(1, len(some))
+    list_id = core.state.workers[worker].list_id
+    some = core.state.runs.peek(list_id, HELD_MAX)
+    known = _work(core, some)
+    return None if known is None else known * core.state.runs.list_len(list_id) / max(1, len(some))
 
 
-def _work(engine: Engine, rows: NDArray[np.uint32]) -> float | None:
+def _work(core: Core, rows: NDArray[np.uint32]) -> float | None:
     """Run time of these runs as measured, in microseconds; None when one of their tasks never was."""
-    specs, count = np.unique(engine.state.runs.gather(rows)["spec"], return_counts=True)
+    specs, count = np.unique(core.state.runs.gather(rows)["spec"], return_counts=True)
     total = 0.0
     for spec, n in zip(specs.tolist(), count.tolist(), strict=True):
-        known = engine.durations.get(engine.state.specs[spec]["task"])
+        known = core.durations.get(core.state.specs[spec]["task"])
         if known is None:
             return None
         total += known[1] * n
     return total
 
 
-def _others(engine: Engine, queue: str, rank: int) -> float:
+def _others(core: Core, queue: str, rank: int) -> float:
     """Run time of what other queues have leased meanwhile: as many runs as this one, as far as they have them and were measured."""
     waiting: dict[str, list[float]] = {}  # queue -> runs, run time
-    for number, n in engine.state.runs.ready()[0][:2].T.tolist():
-        line = engine.state.line_of[number]
-        known = engine.durations.get(line.task)
-        if known is not None and line.queue != queue and not engine.state.queues.get(line.queue, {}).get("paused"):
+    for number, n in core.state.runs.ready()[0][:2].T.tolist():
+        line = core.state.line_of[number]
+        known = core.durations.get(line.task)
+        if known is not None and line.queue != queue and not core.state.queues.get(line.queue, {}).get("paused"):
             sums = waiting.setdefault(line.queue, [0, 0.0])
             sums[0] += n
             sums[1] += n * known[1]

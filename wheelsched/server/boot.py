@@ -15,14 +15,15 @@ import numpy as np
 
 from ..engine.engine import Engine
 from ..engine.turn import WorkerGone
-from ..executor.builtin import Allowed
 from ..journal.directory import damage
 from ..journal.ending import EXIT_DAMAGED, EXIT_FATAL
 from ..journal.files import in_words
 from ..journal.lmdb_journal import LmdbJournal
+from ..journal.recover import recover
 from ..model.errors import ConfigError, CorruptJournalError, LockedError, StorageFullError
-from ..model.nouns import CLOCK_STEP_US, US, Outcome, to_datetime
+from ..model.nouns import CLOCK_STEP_US, US, Outcome, format_offset, to_datetime
 from ..pool.pool import Pool
+from ..process.contract import Allowed
 from ..process.leftovers import kill_former_generation
 from ..process.stderr import say
 from ..protocol.redact import Redaction
@@ -30,10 +31,9 @@ from ..schedules.expressions import Zones
 from ..schedules.zonedata import VERSION as ZONE_VERSION
 from ..schedules.zonedata import load_zone
 from ..state import history
-from ..state.state import recover
+from ..verbs import jobs
 from ..verbs.operator import set_hold
 from .clock import Clock
-from .config import format_offset
 from .grants import Grants
 from .keeper import Keeper
 from .listener import Listener
@@ -82,7 +82,8 @@ def _take_over(state: State, config: Config, workers: Path, clock: Clock, boot: 
     same_boot = state.meta.boot_id == boot
     proofs = kill_former_generation(workers, state.meta.generation + 1, boot)
     engine = Engine(
-        state, Zones(load_zone), history.pack, clock.now(), zone_version=ZONE_VERSION, boot_id=boot, server=f"wheelsched {__version__}"
+        state, Zones(load_zone), history.pack, clock.now(), verbs=jobs.VERBS, zone_version=ZONE_VERSION, boot_id=boot,
+        server=f"wheelsched {__version__}"
     )
     engine.clock_offset_us, engine.lease_us, engine.redaction = config.clock_offset_us, config.lease_us, Redaction(config.redact)
     engine.retention_us = config.retention_us

@@ -174,11 +174,6 @@ def parse_size(value: Any, what: str) -> int:
     return size
 
 
-def format_offset(us: int) -> str:
-    """A clock offset as `serve --clock-offset` takes it, exactly."""
-    return ("-" if us < 0 else "") + format_duration(abs(us))
-
-
 def _duration(key: str, value: Any) -> int:
     negative = isinstance(value, str) and value.startswith("-") and key == "clock_offset"
     try:

@@ -12,8 +12,7 @@ from ..engine.turn import ClockBack
 from ..journal.memory import LAST, Batch
 from ..model.errors import InvalidArgumentError, NotFoundError
 from ..model.nouns import NEVER, US
-from ..reads import reads
-from ..state import history
+from ..state import history, readable
 from ..state.history import Block, made_us, of_runs, opener, runs_page
 from ..verbs.runs import parse_run_id
 from .storage import Storage
@@ -223,7 +222,7 @@ class Keeper:
     def runs_page(self, state: State, args: dict[str, Any], running: Live) -> dict[str, Any]:
         """A page of runs."""
         limit = args.get("limit")
-        limit = reads.TOLD_MAX if limit is None else limit
+        limit = readable.TOLD_MAX if limit is None else limit
         after = args.get("after")
         if not isinstance(limit, int) or limit < 1:
             raise InvalidArgumentError("limit: a whole number from 1 on is wanted")
@@ -232,14 +231,14 @@ class Keeper:
             and (after[0] < 0) == (len(after) == 3)
         ):
             raise InvalidArgumentError("after: the position from the page before is wanted")
-        return runs_page(state, self.blocks, args, running, min(limit, reads.TOLD_MAX), self._opened)
+        return runs_page(state, self.blocks, args, running, min(limit, readable.TOLD_MAX), self._opened)
 
     def run(self, state: State, args: dict[str, Any], running: Live) -> dict[str, Any]:
         """One run, from the table or from history."""
         run_id = parse_run_id(args.get("id"))
         row = state.find_run(run_id)
         if row is not None:
-            return reads.run(state, row, running)
+            return readable.run(state, row, running)
         begun_ms = int.from_bytes(run_id[:6], "big")
         for number, data in of_runs(self.blocks(reverse=True)):
             first, last = self._span(number, data)

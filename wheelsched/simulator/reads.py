@@ -8,7 +8,7 @@ from ..model.errors import NotFoundError
 from ..reads import reads, waiting
 from ..reads.events import Pager, Wanted
 from ..reads.forecast import forecast_now
-from ..state import history
+from ..state import history, readable
 from ..verbs import dead
 from ..verbs.runs import parse_run_id
 
@@ -43,7 +43,7 @@ def look_up(engine: Engine, journal: MemoryJournal, verb: str, args: dict[str, A
 def _run(engine: Engine, journal: MemoryJournal, run_id: bytes, running: Live) -> dict[str, Any]:
     row = engine.state.find_run(run_id)
     if row is not None:
-        return reads.run(engine.state, row, running)
+        return readable.run(engine.state, row, running)
     for _, data in history.of_runs(journal.history_blocks(reverse=True)):
         block = history.Block(data)
         found = block.find(run_id)

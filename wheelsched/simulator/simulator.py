@@ -24,6 +24,7 @@ from ..engine import peers
 from ..engine.engine import Engine
 from ..engine.turn import ClockBack, Effects, Incoming, Now, WorkerGone
 from ..journal.memory import Batch, MemoryJournal
+from ..journal.recover import recover
 from ..model.errors import DeadlineExceededError, InternalError, InvalidArgumentError
 from ..model.nouns import MS, NEVER, US, Outcome, parse_duration, parse_instant, parse_job_name, to_datetime
 from ..protocol import frames
@@ -31,9 +32,9 @@ from ..schedules.zonedata import VERSION as ZONE_VERSION
 from ..schedules.zonedata import load_zone
 from ..schedules.zones import Zones
 from ..state import history
-from ..state.state import recover
 from ..tasks.hooks import load_hooks
 from ..tasks.tasks import ATTRIBUTE, Task, load_exts, load_tasks
+from ..verbs import jobs
 from .reads import LOOKED_UP, look_up
 from .worker import WORKER, Inline
 
@@ -238,8 +239,8 @@ class Simulator:
     def _boot(self, started: int = -1) -> Engine:
         state = recover(self.journal)
         engine = Engine(
-            state, Zones(load_zone), history.pack, Now(self.now_us, self._mono_us), zone_version=ZONE_VERSION, boot_id="simulated",
-            server="wheelsched simulator",
+            state, Zones(load_zone), history.pack, Now(self.now_us, self._mono_us), verbs=jobs.VERBS,
+            zone_version=ZONE_VERSION, boot_id="simulated", server="wheelsched simulator",
         )
         engine.retention_us = NEVER // 2  # history is kept whole
         for worker, known in list(state.workers.items()):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..model.errors import FailedPreconditionError
 from ..model.nouns import KILL_GRACE_US, NEVER, US, Outcome
-from ..protocol.returned import of_batch, returned
 from ..tasks.hooks import failure_of, surround
+from ..tasks.returned import of_batch, returned
 from ..tasks.tasks import Batch, Task, check_kept, current_run, enter_run
 from ..tasks.verdicts import error_result, trace_of, verdict
 

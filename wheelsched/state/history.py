@@ -21,9 +21,9 @@ import numpy as np
 from ..model.errors import CorruptJournalError, InvalidArgumentError
 from ..model.ids import job_key
 from ..model.nouns import MS, NEVER, Disposition, RunState, Trigger, parse_job_name
-from ..reads.reads import RunFilter, as_columns, run_fields, runs, select_runs
 from . import changelog
 from .past import unpack_past
+from .readable import RunFilter, as_columns, run_fields, runs, select_runs
 from .records import decode_blobs, decode_column, encode_blobs, encode_column
 
 if TYPE_CHECKING:

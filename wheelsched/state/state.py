@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..model.errors import CorruptJournalError
 from ..model.ids import job_key
 from ..model.nouns import TRANSITIONS, Disposition, JobState, Reason, RunFlag, RunState, Trigger, to_datetime
 from ..tables._jobs import JobTable
@@ -25,7 +24,6 @@ from .changelog import NO_SPEC, Changes
 from .creation import Created
 from .elapsed import Elapsed
 from .nouns import IDENTITY, Group, Key, Line, Meta, spec_bytes
-from .records import decode
 from .reused_rows import Trail
 from .touched import Touched
 
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ..journal.memory import Journal
 
 SKIP = -1  # `to` of an exception: the occurrence is skipped
 AS_EVER = -2  # it is no exception any more
@@ -476,22 +473,4 @@ class State(AttemptRecords):
         return state
 
 
-def recover(journal: Journal) -> State:
-    """The state at the end of a journal: the snapshot, then every record after it. CorruptJournalError for damage."""
-    snapshot = journal.snapshot()
-    state = State()
-    if snapshot is not None:
-        position, pieces = snapshot
-        state = State.load(pieces)
-        if state.meta.seq != position:
-            raise CorruptJournalError(f"the snapshot is of record {state.meta.seq}, its place says {position}")
-        state.trail.cut(state.meta.seq)
-        state.trail.started(state.meta.seq, state.meta.generation)
-    for seq, body in journal.replay(state.meta.seq):
-        kind, fields = decode(body)
-        state.apply(kind, fields)
-        assert state.meta.seq == seq
-    return state
-
-
-__all__ = ["AS_EVER", "SKIP", "Line", "State", "recover", "spec_bytes"]
+__all__ = ["AS_EVER", "SKIP", "Line", "State", "spec_bytes"]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import datetime
 
-    from ..client.values import RunError
+    from ..model.nouns import RunError
 
 ATTRIBUTE: Final = "__wheelsched_task__"
 
@@ -366,7 +366,7 @@ class RunContext:
         """Why the job's last attempt that ended failed (of the run before, or of this run): type and message, without a traceback.
         None when it succeeded, and for runs of `enqueue`.
         """
-        from ..client.values import RunError  # noqa: PLC0415 - for those who ask
+        from ..model.nouns import RunError  # noqa: PLC0415 - for those who ask
 
         data = self._batch.last_error.get(self._row)
         return None if data is None else RunError(*frames.decode_value(data))

@@ -6,7 +6,7 @@ connection goes. `apply` says how many jobs it expects: after a reconnect they a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,9 +15,11 @@ import numpy as np
 from ..engine import memory
 from ..engine.arguments import done, payload_fault, whole
 from ..engine.chains import cycle_text, find_cycle, targets_of
+from ..engine.due import decide_job
 from ..engine.overlap import open_runs
 from ..engine.quotas import size_of
 from ..engine.served import remarks
+from ..engine.uploads import Frame, Staged
 from ..model.errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError, WheelschedError
 from ..model.globs import glob
 from ..model.ids import job_key
@@ -63,7 +65,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ..engine.engine import Engine
+    from ..engine.core import Core
     from ..engine.turn import Incoming
 
 STAGED_JOBS_MAX: Final = 200_000  # of one batch
@@ -71,38 +73,6 @@ FAULTS_MAX: Final = 1_000
 CHANGES_MAX: Final = 1_000
 _NO_ROW: Final = 0xFFFFFFFF
 _NO_SPEC: Final = 0xFFFFFFFF  # a definition without a number yet
-
-
-@dataclass(slots=True)
-class Frame:
-    """One staged frame, in columns."""
-
-    rows: list[int]  # numbers of its jobs in the batch
-    given: list[Any]
-    names: list[Any]
-    payloads: list[bytes]
-    which: NDArray[np.uint32]
-    param: NDArray[np.int64]
-    notes: list[str]
-    paused: list[bool | None]
-
-    def only(self, good: list[int]) -> Frame:
-        """The frame without some of its jobs."""
-        if len(good) == len(self.names):
-            return self
-        return Frame(
-            [self.rows[i] for i in good], self.given, [self.names[i] for i in good], [self.payloads[i] for i in good], self.which[good],
-            self.param[good], [self.notes[i] for i in good], [self.paused[i] for i in good],
-        )
-
-
-@dataclass(slots=True)
-class Staged:
-    """What one batch has staged so far."""
-
-    frames: list[Frame] = field(default_factory=list)
-    jobs: int = 0
-    size: int = 0  # bytes
 
 
 @dataclass(slots=True)
@@ -119,19 +89,19 @@ class Plan:
     result: NDArray[np.uint8]
 
 
-def stage(engine: Engine, cmd: Incoming) -> bytes:
+def stage(core: Core, cmd: Incoming) -> bytes:
     """Keep a frame for `apply`. An error drops the whole batch."""
     args = cmd.request.args
     number = whole(args, "batch", 0, 2**63 - 1, 0) or 0
-    batches = engine.staged.setdefault(cmd.conn, {})
+    batches = core.staged.setdefault(cmd.conn, {})
     batch = batches.pop(number, None) or Staged()
-    engine.quotas.give("staged_bytes", cmd.conn, batch.size)
+    core.quotas.give("staged_bytes", cmd.conn, batch.size)
     check("staged_batches", connection=len(batches) + 1)
     frame = _frame(args, batch.jobs)
     if batch.jobs + len(frame.names) > STAGED_JOBS_MAX:
         raise ResourceExhaustedError(f"stage: at most {STAGED_JOBS_MAX:,} jobs are applied at once; split them by namespace")
     size = batch.size + size_of(args)
-    engine.quotas.take("staged_bytes", cmd, size)
+    core.quotas.take("staged_bytes", cmd, size)
     batch.frames.append(frame)
     batch.jobs += len(frame.names)
     batch.size = size
@@ -168,15 +138,15 @@ def _column(args: dict[str, Any], name: str, dtype: str, n: int) -> NDArray[Any]
     return np.frombuffer(data, dtype)
 
 
-def apply(engine: Engine, cmd: Incoming, delete: Callable[[Engine, Incoming, NDArray[np.uint32]], int]) -> bytes:
+def apply(core: Core, cmd: Incoming, delete: Callable[[Core, Incoming, NDArray[np.uint32]], int]) -> bytes:
     """Put all that is staged, and delete what `prune` matches and is not staged: all of it in one commit, or nothing.
 
     `delete` ends the jobs of some rows, and says how many of their runs it cancelled. InvalidArgumentError lists up to 1,000 faults as
     [row, message] in detail["jobs"].
     """
     args = cmd.request.args
-    batch = engine.staged.get(cmd.conn, {}).pop(whole(args, "batch", 0, 2**63 - 1, 0) or 0, None) or Staged()
-    engine.quotas.give("staged_bytes", cmd.conn, batch.size)
+    batch = core.staged.get(cmd.conn, {}).pop(whole(args, "batch", 0, 2**63 - 1, 0) or 0, None) or Staged()
+    core.quotas.give("staged_bytes", cmd.conn, batch.size)
     expected, dry, prune = whole(args, "jobs", 0, STAGED_JOBS_MAX, batch.jobs), args.get("dry_run", False), args.get("prune")
     if not isinstance(dry, bool):
         raise InvalidArgumentError("dry_run: true or false is wanted")
@@ -187,26 +157,26 @@ def apply(engine: Engine, cmd: Incoming, delete: Callable[[Engine, Incoming, NDA
             f"apply: {batch.jobs} jobs are staged on this connection, not {expected}: the connection was lost meanwhile; stage them again",
             staged=batch.jobs,
         )
-    calendars = _calendars(engine, args.get("calendars"))
-    plans, names = _checked(engine, batch, calendars, decide=not dry)
-    pruned = np.array([] if prune is None else _prunable(engine, prune, names), np.uint32)
-    answer = _answer(engine, plans, pruned)
-    changed = {name: wire for name, wire in calendars.items() if engine.state.calendars.get(name) != wire}
-    answer["calendars"] = {name: "updated" if name in engine.state.calendars else "created" for name in changed}
+    calendars = _calendars(core, args.get("calendars"))
+    plans, names = _checked(core, batch, calendars, decide=not dry)
+    pruned = np.array([] if prune is None else _prunable(core, prune, names), np.uint32)
+    answer = _answer(core, plans, pruned)
+    changed = {name: wire for name, wire in calendars.items() if core.state.calendars.get(name) != wire}
+    answer["calendars"] = {name: "updated" if name in core.state.calendars else "created" for name in changed}
     if dry:
         return protocol.encode_ok(cmd.request.id, answer)
     try:
         for name, wire in changed.items():
-            put_calendar(engine, cmd.uid, name, wire)
+            put_calendar(core, cmd.uid, name, wire)
         for plan in plans:
-            _carry_out(engine, cmd, plan)
-        answer["cancelled"] = delete(engine, cmd, pruned)
+            _carry_out(core, cmd, plan)
+        answer["cancelled"] = delete(core, cmd, pruned)
     except WheelschedError as e:  # half of it is recorded: only a crash keeps it out of the journal
         raise AssertionError(f"apply met a fault that its check did not find: {e}") from e
-    return done(engine, cmd, answer)
+    return done(core, cmd, answer)
 
 
-def _calendars(engine: Engine, given: Any) -> dict[str, dict[str, Any]]:
+def _calendars(core: Core, given: Any) -> dict[str, dict[str, Any]]:
     """Checked calendars by name. InvalidArgumentError with what is wrong, as [name, message] in detail["calendars"]."""
     if given is None:
         return {}
@@ -217,17 +187,17 @@ def _calendars(engine: Engine, given: Any) -> dict[str, dict[str, Any]]:
     for name, calendar in given.items():
         try:
             out[check_name(name, "calendar")] = check_calendar(calendar)
-            Calendar(out[name], engine.zones)
+            Calendar(out[name], core.zones)
         except InvalidArgumentError as e:
             faults.append([name, str(e)])
     if faults:
         raise InvalidArgumentError(f"calendar {faults[0][0]}: {faults[0][1]} (nothing was changed)", calendars=faults[:FAULTS_MAX])
-    if len(engine.state.calendars.keys() | out) > CALENDARS_MAX:
+    if len(core.state.calendars.keys() | out) > CALENDARS_MAX:
         raise ResourceExhaustedError(f"{CALENDARS_MAX} calendars are stored at most; delete some first")
     return out
 
 
-def _checked(engine: Engine, batch: Staged, calendars: dict[str, Any], *, decide: bool) -> tuple[list[Plan], set[bytes]]:
+def _checked(core: Core, batch: Staged, calendars: dict[str, Any], *, decide: bool) -> tuple[list[Plan], set[bytes]]:
     """Plans of all frames, and the names in them. InvalidArgumentError with every fault; nothing but due occurrences is recorded."""
     faults: list[list[Any]] = []
     seen: dict[str, int] = {}
@@ -236,13 +206,13 @@ def _checked(engine: Engine, batch: Staged, calendars: dict[str, Any], *, decide
     together = _names(batch.frames)
     for frame in batch.frames:
         found = [x for x in (_fault_of(frame, i, seen) for i in range(len(frame.names))) if x is not None]
-        good, keys = _resolve(engine, frame, wires, found, {row for row, _ in found}, calendars, together)
+        good, keys = _resolve(core, frame, wires, found, {row for row, _ in found}, calendars, together)
         faults += found
-        plans.append(_plan(engine, frame.only(good), keys, [wires[key] for key in keys], decide=decide, faults=faults))
+        plans.append(_plan(core, frame.only(good), keys, [wires[key] for key in keys], decide=decide, faults=faults))
     if any(hook in wire for wire in wires.values() for hook in HOOKS):
-        faults += _cycles(engine, plans)
-    fresh = sum(key not in engine.state.spec_ids for key in wires)
-    if len(engine.state.specs) + fresh > SPECS_MAX:
+        faults += _cycles(core, plans)
+    fresh = sum(key not in core.state.spec_ids for key in wires)
+    if len(core.state.specs) + fresh > SPECS_MAX:
         raise ResourceExhaustedError(f"{SPECS_MAX:,} different definitions are stored at most; use fewer distinct schedules and policies")
     if faults:
         more = f"; {len(faults)} faults in all" if len(faults) > 1 else ""
@@ -252,10 +222,10 @@ def _checked(engine: Engine, batch: Staged, calendars: dict[str, Any], *, decide
     return plans, {name for plan in plans for name in plan.names}
 
 
-def _cycles(engine: Engine, plans: list[Plan]) -> list[list[Any]]:
+def _cycles(core: Core, plans: list[Plan]) -> list[list[Any]]:
     """The fault of a cycle of hooks that these jobs would close."""
     coming = {name.decode(): targets_of(wire) for plan in plans for name, wire in zip(plan.names, plan.wires, strict=True)}
-    cycle = find_cycle(engine, coming)
+    cycle = find_cycle(core, coming)
     if not cycle:
         return []
     rows = {name: row for plan in plans for name, row in zip(plan.names, plan.frame.rows, strict=True)}
@@ -281,7 +251,7 @@ def _fault_of(frame: Frame, i: int, seen: dict[str, int]) -> list[Any] | None:
     return None
 
 
-def _resolve(engine: Engine, frame: Frame, wires: dict[bytes, dict[str, Any]], faults: list[list[Any]], bad: set[int],
+def _resolve(core: Core, frame: Frame, wires: dict[bytes, dict[str, Any]], faults: list[list[Any]], bad: set[int],
              calendars: dict[str, Any], together: frozenset[str]) -> tuple[list[int], list[bytes]]:
     """(places in the frame, keys of their definitions) of the jobs that are right; the definitions go to `wires`.
 
@@ -298,9 +268,9 @@ def _resolve(engine: Engine, frame: Frame, wires: dict[bytes, dict[str, Any]], f
         key = cache.get(place)
         if key is None and place not in refused:
             try:
-                key, wire = resolved_spec(engine, frame.given[w], name, calendars, together)
-                if key not in wires and key not in engine.state.spec_ids:
-                    check_spec(engine, wire)
+                key, wire = resolved_spec(core, frame.given[w], name, calendars, together)
+                if key not in wires and key not in core.state.spec_ids:
+                    check_spec(core, wire)
             except WheelschedError as e:
                 refused[place] = str(e)
             else:
@@ -336,12 +306,12 @@ def _names(frames: list[Frame]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _plan(engine: Engine, frame: Frame, spec_keys: list[bytes], wires: list[dict[str, Any]], *, decide: bool, faults: list[list[Any]]
+def _plan(core: Core, frame: Frame, spec_keys: list[bytes], wires: list[dict[str, Any]], *, decide: bool, faults: list[list[Any]]
           ) -> Plan:
     """What would become of each job of a checked frame."""
     names = [name.encode() for name in frame.names]
     keys = b"".join([job_key(name) for name in names])
-    jobs = engine.state.jobs
+    jobs = core.state.jobs
     rows = jobs.find(names, keys)
     known = np.flatnonzero(rows != _NO_ROW)
     param = np.where(frame.param == NEVER, NEVER, -(-frame.param // MS) * MS)
@@ -351,27 +321,27 @@ def _plan(engine: Engine, frame: Frame, spec_keys: list[bytes], wires: list[dict
         return plan
     if decide:
         fields = jobs.gather(np.ascontiguousarray(rows[known]))
-        due = (fields["state"] == JobState.ACTIVE) & (fields["next_us"] <= engine.now.wall_us)
+        due = (fields["state"] == JobState.ACTIVE) & (fields["next_us"] <= core.now.wall_us)
         for row in rows[known[due]].tolist():
-            engine.decide_job(row)
+            decide_job(core, row)
     state = jobs.gather(np.ascontiguousarray(rows[known]))["state"]
     result[known[state != JobState.DELETED]] = UPDATED
-    result[_same(engine, plan, known, state)] = UNCHANGED
+    result[_same(core, plan, known, state)] = UNCHANGED
     once = np.array([i for i in known.tolist() if result[i] != UNCHANGED and wires[i]["schedule"]["kind"] == "at"], np.int64)
-    faults += [[frame.rows[i], decided_text(display_name(frame.names[i]))] for i in decided_before(engine, rows, param, once).tolist()]
+    faults += [[frame.rows[i], decided_text(display_name(frame.names[i]))] for i in decided_before(core, rows, param, once).tolist()]
     return plan
 
 
-def _same(engine: Engine, plan: Plan, known: NDArray[np.int64], state: NDArray[np.uint8]) -> NDArray[np.int64]:
+def _same(core: Core, plan: Plan, known: NDArray[np.int64], state: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Which known jobs are already as they are asked to be."""
-    frame, notes = plan.frame, engine.state.notes
-    numbers = [engine.state.spec_ids.get(plan.spec_keys[i], _NO_SPEC) for i in known.tolist()]
+    frame, notes = plan.frame, core.state.notes
+    numbers = [core.state.spec_ids.get(plan.spec_keys[i], _NO_SPEC) for i in known.tolist()]
     spec = np.array(numbers, np.uint32)
     able = np.flatnonzero((spec != _NO_SPEC) & (state != JobState.DELETED))
     at, rows = known[able], np.ascontiguousarray(plan.rows[known[able]])
     spec = np.ascontiguousarray(spec[able])
-    param = kept_anchors(engine, rows, spec, plan.param[at])
-    same = engine.state.jobs.same(rows, spec, param, [frame.payloads[i] for i in at.tolist()]) > 0
+    param = kept_anchors(core, rows, spec, plan.param[at])
+    same = core.state.jobs.same(rows, spec, param, [frame.payloads[i] for i in at.tolist()]) > 0
     for k, (i, row, now) in enumerate(zip(at.tolist(), rows.tolist(), state[able].tolist(), strict=True)):
         note, paused = frame.notes[i], frame.paused[i]
         if (note and notes.get(row, "") != note) or (paused is not None and now == (JobState.ACTIVE if paused else JobState.PAUSED)):
@@ -379,10 +349,10 @@ def _same(engine: Engine, plan: Plan, known: NDArray[np.int64], state: NDArray[n
     return at[same]
 
 
-def _prunable(engine: Engine, pattern: str, keep: set[bytes]) -> list[int]:
+def _prunable(core: Core, pattern: str, keep: set[bytes]) -> list[int]:
     """Rows of the jobs that match and are not to be kept. Enqueued runs' reserved names are no jobs of anybody's file."""
     match = glob(pattern, "prune")
-    jobs = engine.state.jobs
+    jobs = core.state.jobs
     rows = np.array(jobs.slots(), np.uint32)
     if not len(rows):
         return []
@@ -394,7 +364,7 @@ def _prunable(engine: Engine, pattern: str, keep: set[bytes]) -> list[int]:
     return found
 
 
-def _answer(engine: Engine, plans: list[Plan], pruned: NDArray[np.uint32]) -> dict[str, Any]:
+def _answer(core: Core, plans: list[Plan], pruned: NDArray[np.uint32]) -> dict[str, Any]:
     """The answer, before anything is changed: it tells what each job was."""
     changes: list[dict[str, Any]] = []
     created, updated = [], []
@@ -403,45 +373,45 @@ def _answer(engine: Engine, plans: list[Plan], pruned: NDArray[np.uint32]) -> di
         for i in np.flatnonzero(plan.result == UPDATED).tolist():
             updated.append(display_name(plan.names[i].decode()))
             if len(changes) < CHANGES_MAX:
-                changes.append(_change(engine, plan, i))
-    names = engine.state.jobs.names(pruned) if len(pruned) else []
-    waiting, held = open_runs(engine, pruned)
+                changes.append(_change(core, plan, i))
+    names = core.state.jobs.names(pruned) if len(pruned) else []
+    waiting, held = open_runs(core, pruned)
     return {
         "created": created, "updated": updated, "unchanged": sum(int((p.result == UNCHANGED).sum()) for p in plans),
-        "deleted": [display_name(raw.decode()) for raw in names], "changes": changes, "said": _said(engine, plans),
+        "deleted": [display_name(raw.decode()) for raw in names], "changes": changes, "said": _said(core, plans),
         "cancelled": len(waiting), "going_on": len(held),
-        "warnings": remarks(engine, {wire["task"] for plan in plans for wire in plan.wires}),
+        "warnings": remarks(core, {wire["task"] for plan in plans for wire in plan.wires}),
     }
 
 
-def _said(engine: Engine, plans: list[Plan]) -> list[list[str]]:
+def _said(core: Core, plans: list[Plan]) -> list[list[str]]:
     """[name, text] of the new jobs about which something is said, CHANGES_MAX at most."""
     fresh = ((plan, i) for plan in plans for i in np.flatnonzero(plan.rows == _NO_ROW).tolist())
-    told = ((plan.names[i], so_long_past(engine, plan.wires[i], int(plan.param[i]))) for plan, i in fresh)
+    told = ((plan.names[i], so_long_past(core, plan.wires[i], int(plan.param[i]))) for plan, i in fresh)
     return [[display_name(raw.decode()), said] for raw, said in islice((pair for pair in told if pair[1]), CHANGES_MAX)]
 
 
-def _change(engine: Engine, plan: Plan, i: int) -> dict[str, Any]:
+def _change(core: Core, plan: Plan, i: int) -> dict[str, Any]:
     """What differs of one job: {name, old, new}."""
     frame, wanted = plan.frame, Wanted(plan.wires[i], int(plan.param[i]), plan.frame.payloads[i], plan.frame.notes[i], plan.frame.paused[i])
-    return {"name": display_name(frame.names[i]), **difference(engine, int(plan.rows[i]), wanted)}
+    return {"name": display_name(frame.names[i]), **difference(core, int(plan.rows[i]), wanted)}
 
 
-def _carry_out(engine: Engine, cmd: Incoming, plan: Plan) -> None:
+def _carry_out(core: Core, cmd: Incoming, plan: Plan) -> None:
     """Put what is not as it should be, those of one `paused` together."""
-    memory.renew(engine, np.ascontiguousarray(plan.rows[plan.result == UNCHANGED]))
+    memory.renew(core, np.ascontiguousarray(plan.rows[plan.result == UNCHANGED]))
     numbers: dict[bytes, int] = {}
     for paused, rows in _by_pause(plan):
         for i in rows:
             key = plan.spec_keys[i]
             if key not in numbers:
-                known = engine.state.spec_ids.get(key)
-                numbers[key] = record_spec(engine, plan.wires[i]) if known is None else known
+                known = core.state.spec_ids.get(key)
+                numbers[key] = record_spec(core, plan.wires[i]) if known is None else known
         pick = np.array(rows, np.int64)
         spec = np.array([numbers[plan.spec_keys[i]] for i in rows], np.uint32)
         notes = [[k, plan.frame.notes[i]] for k, i in enumerate(rows) if plan.frame.notes[i]]
         names, payloads = [plan.names[i] for i in rows], [plan.frame.payloads[i] for i in rows]
-        put_jobs(engine, cmd, names, payloads, spec, plan.param[pick], notes, paused=paused)
+        put_jobs(core, cmd, names, payloads, spec, plan.param[pick], notes, paused=paused)
 
 
 def _by_pause(plan: Plan) -> Iterator[tuple[bool | None, list[int]]]:

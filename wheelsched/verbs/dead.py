@@ -14,14 +14,15 @@ import msgpack
 import numpy as np
 
 from ..engine.arguments import done, text, whole
+from ..engine.core import Sweep
 from ..engine.retries import fits
-from ..engine.sweeps import PIECE, Chosen, Sweep, is_dry, join
+from ..engine.sweeps import PIECE, Chosen, is_dry, join
 from ..model.errors import FailedPreconditionError, InvalidArgumentError
 from ..model.globs import glob
 from ..model.nouns import DELAY_MAX_US, FRAME_JOBS_MAX, GLOB_MAX, NEVER, Event, RunFlag, RunState, Trigger
 from ..protocol.checks import parse_rate
-from ..reads import reads
 from ..reads.reads import DEAD_LIST
+from ..state import readable
 from .runs import parse_run_id, run_row
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ..engine.engine import Engine
+    from ..engine.core import Core
     from ..engine.turn import Incoming
     from ..state.state import State
 
@@ -77,9 +78,9 @@ class DeadSweep(Sweep):
     end: int  # place of the last dead letter when it began
     at: int = field(default=0, init=False)  # place of the last one that was looked at
 
-    def piece(self, engine: Engine) -> bool:
+    def piece(self, core: Core) -> bool:
         """As in Sweep."""
-        state = engine.state
+        state = core.state
         rows = state.runs.peek(DEAD_LIST, PIECE, self.at)
         order = state.runs.gather(rows)["order"]
         last = int(order[-1]) if len(order) else self.end
@@ -87,7 +88,7 @@ class DeadSweep(Sweep):
         self.at = last
         self.count, self.left = self.count + len(found), self.left - len(found)
         if len(found) and not self.dry:
-            _settle(engine, found, self.event, self.spread)
+            _settle(core, found, self.event, self.spread)
         return last < self.end and self.left > 0
 
 
@@ -113,19 +114,19 @@ class Spread:
         return self._begun_us + numbers * self._per_us // self._count
 
 
-def redrive(engine: Engine, cmd: Incoming) -> bytes:
+def redrive(core: Core, cmd: Incoming) -> bytes:
     """Send dead letters back to their queues, with all their attempts anew."""
-    return _begin(engine, cmd, Event.REDRIVE)
+    return _begin(core, cmd, Event.REDRIVE)
 
 
-def discard(engine: Engine, cmd: Incoming) -> bytes:
+def discard(core: Core, cmd: Incoming) -> bytes:
     """Give dead letters up: they leave the list for history, as dead."""
-    return _begin(engine, cmd, Event.DISCARD)
+    return _begin(core, cmd, Event.DISCARD)
 
 
-def _begin(engine: Engine, cmd: Incoming, event: Event) -> bytes:
+def _begin(core: Core, cmd: Incoming, event: Event) -> bytes:
     args = cmd.request.args
-    if join(engine, cmd):
+    if join(core, cmd):
         return b""
     ids, dry = args.get("ids"), is_dry(args)
     limit = whole(args, "limit", 1, NEVER, NEVER)
@@ -133,59 +134,59 @@ def _begin(engine: Engine, cmd: Incoming, event: Event) -> bytes:
     if (ids is None) != filtered:
         raise InvalidArgumentError("give ids, or a filter (match, error, task, queue, namespace, since, until); match '*' is all of them")
     wanted = Letters(args)
-    rows = engine.state.runs.peek(DEAD_LIST, 2**31) if ids is None else _by_ids(engine, ids)
+    rows = core.state.runs.peek(DEAD_LIST, 2**31) if ids is None else _by_ids(core, ids)
     spread = Spread(args.get("rate") if event == Event.REDRIVE else None, min(len(rows), limit or NEVER))
     if ids is not None:
         if len(rows) and not dry:
-            _settle(engine, rows, event, spread)
-        return done(engine, cmd, {"count": len(rows)})
-    end = int(engine.state.runs.gather(rows[-1:])["order"][0]) if len(rows) else 0
-    engine.sweeps.append(DeadSweep(cmd, dry, event, wanted, spread, limit or NEVER, end))
+            _settle(core, rows, event, spread)
+        return done(core, cmd, {"count": len(rows)})
+    end = int(core.state.runs.gather(rows[-1:])["order"][0]) if len(rows) else 0
+    core.sweeps.append(DeadSweep(cmd, dry, event, wanted, spread, limit or NEVER, end))
     return b""
 
 
-def _by_ids(engine: Engine, ids: Any) -> NDArray[np.uint32]:
+def _by_ids(core: Core, ids: Any) -> NDArray[np.uint32]:
     if not isinstance(ids, list) or len(ids) > FRAME_JOBS_MAX:
         raise InvalidArgumentError(f"ids: a list of at most {FRAME_JOBS_MAX} run ids is wanted")
-    rows = np.array([run_row(engine, {"id": i}) for i in dict.fromkeys(parse_run_id(i).hex() for i in ids)], np.uint32)
-    fields = engine.state.runs.gather(rows)
+    rows = np.array([run_row(core, {"id": i}) for i in dict.fromkeys(parse_run_id(i).hex() for i in ids)], np.uint32)
+    fields = core.state.runs.gather(rows)
     if ((fields["state"] != RunState.DEAD) | (fields["flags"] & RunFlag.DISCARDED > 0)).any():
         raise FailedPreconditionError("some of these runs are no dead letters")
     return rows
 
 
-def _settle(engine: Engine, rows: NDArray[np.uint32], event: Event, spread: Spread) -> None:
-    now = engine.now.wall_us
+def _settle(core: Core, rows: NDArray[np.uint32], event: Event, spread: Spread) -> None:
+    now = core.now.wall_us
     if event == Event.DISCARD:
-        engine.record("RUNS", {"at": now, "event": int(event), "run": rows})
+        core.record("RUNS", {"at": now, "event": int(event), "run": rows})
         return
-    send_back(engine, rows, spread.take(len(rows), now))
+    send_back(core, rows, spread.take(len(rows), now))
 
 
-def send_back(engine: Engine, rows: NDArray[np.uint32], due: NDArray[np.int64], how: int | None = None) -> None:
+def send_back(core: Core, rows: NDArray[np.uint32], due: NDArray[np.int64], how: int | None = None) -> None:
     """Send dead letters back: now, or where `due` is later then. `how` they wait for their turn, as of a backfill; None: as ever."""
-    now = engine.now.wall_us
-    fields = engine.state.runs.gather(rows)
+    now = core.now.wall_us
+    fields = core.state.runs.gather(rows)
     later, free = due > now, fields["trigger"] == Trigger.ENQUEUE
     if free.any():
-        engine.record("REDRIVE", {"at": now, "run": np.ascontiguousarray(rows[free]), "due": due[free]})
-        engine.arm_retries(rows[free & later], due[free & later])
+        core.record("REDRIVE", {"at": now, "run": np.ascontiguousarray(rows[free]), "due": due[free]})
+        core.arm_retries(rows[free & later], due[free & later])
     if not free.all():
         count = np.where(fields["trigger"] == Trigger.BACKFILL, fields["count"], 0) if how is None else np.full(len(rows), how)
-        engine.record("SEND_BACK", {
+        core.record("SEND_BACK", {
             "at": now, "run": np.ascontiguousarray(rows[~free]), "due": np.where(later, due, -1)[~free],
             "count": np.ascontiguousarray(count[~free], np.uint32),
         })
-        engine.arm_delayed(rows[~free & later], due[~free & later])
-        engine.look_at(np.unique(fields["job"][~free]))
+        core.arm_delayed(rows[~free & later], due[~free & later])
+        core.look_at(np.unique(fields["job"][~free]))
 
 
-def page(engine: Engine, args: dict[str, Any]) -> dict[str, Any]:
+def page(core: Core, args: dict[str, Any]) -> dict[str, Any]:
     """A page of dead letters that fit, in the order in which they died; it may be empty and not the last. `after`: a place in that
     order, which stays when others leave it: whoever discards while reading misses none.
     """
-    state = engine.state
-    start, limit = reads.page_of(args)
+    state = core.state
+    start, limit = readable.page_of(args)
     wanted, with_payload = Letters(args), bool(args.get("payload"))
     rows = state.runs.peek(DEAD_LIST, PIECE, start)
     found = wanted.select(state, rows)
@@ -195,15 +196,15 @@ def page(engine: Engine, args: dict[str, Any]) -> dict[str, Any]:
         last = int(found[-1])
     elif len(rows) == PIECE:
         last = int(rows[-1])
-    shown = [reads.run(state, row, engine.running) for row in found.tolist()]
+    shown = [readable.run(state, row, core.running) for row in found.tolist()]
     if with_payload:
         wires = [state.specs[number] for number in state.runs.gather(found)["spec"].tolist()]
         for one, row, wire in zip(shown, found.tolist(), wires, strict=True):
-            one["payload"] = engine.redaction.shown(state.runs.blobs(row)[0], state.announced, wire)
+            one["payload"] = core.redaction.shown(state.runs.blobs(row)[0], state.announced, wire)
     after = None if last is None else int(state.runs.gather(np.array([last], np.uint32))["order"][0])
-    return {"columns": reads.as_columns(shown), "after": after}
+    return {"columns": readable.as_columns(shown), "after": after}
 
 
-VERBS: Final[dict[str, Callable[[Engine, Incoming], bytes]]] = {"redrive": redrive, "discard": discard}
+VERBS: Final[dict[str, Callable[[Core, Incoming], bytes]]] = {"redrive": redrive, "discard": discard}
 
 __all__ = ["VERBS", "page", "send_back"]

@@ -11,7 +11,7 @@ from ..model.nouns import NEVER, JobState
 from ..protocol.definition import SERVER_KEYS
 
 if TYPE_CHECKING:
-    from ..engine.engine import Engine
+    from ..engine.core import Core
 
 _SHOWN_PAYLOAD_MAX: Final = 4_096  # larger ones are told by their size and a hash
 
@@ -26,10 +26,10 @@ class Wanted(NamedTuple):
     paused: bool | None
 
 
-def difference(engine: Engine, row: int, wanted: Wanted) -> dict[str, dict[str, Any]]:
+def difference(core: Core, row: int, wanted: Wanted) -> dict[str, dict[str, Any]]:
     """{old, new}: what a job is and is to be, both with just the keys that differ."""
-    fields = engine.state.jobs.gather(np.array([row], np.uint32))[0]
-    before = engine.state.specs[int(fields["spec"])]
+    fields = core.state.jobs.gather(np.array([row], np.uint32))[0]
+    before = core.state.specs[int(fields["spec"])]
     old = {k: v for k, v in before.items() if k not in SERVER_KEYS}
     new = {k: v for k, v in wanted.wire.items() if k not in SERVER_KEYS}
     was = int(fields["param_us"])
@@ -39,15 +39,15 @@ def difference(engine: Engine, row: int, wanted: Wanted) -> dict[str, dict[str, 
         new["param_us"] = wanted.param
     elif new["schedule"]["kind"] == "every" and wanted.param not in (NEVER, was):
         old["param_us"], new["param_us"] = was, wanted.param
-    had = engine.state.notes.get(row, "")
+    had = core.state.notes.get(row, "")
     old["note"], new["note"] = had, wanted.note or had
     was_paused = bool(fields["state"] == JobState.PAUSED)
     old["paused"], new["paused"] = was_paused, was_paused if wanted.paused is None else wanted.paused
     sides = _differing(old, new)
-    payloads = {"old": engine.state.jobs.payload(row), "new": wanted.payload}
+    payloads = {"old": core.state.jobs.payload(row), "new": wanted.payload}
     if payloads["old"] != payloads["new"]:  # shown also when they differ in nothing but what is redacted
         for side, payload in payloads.items():
-            sides[side]["payload"] = _shown(engine.redaction.shown(payload, engine.state.announced, before, wanted.wire))
+            sides[side]["payload"] = _shown(core.redaction.shown(payload, core.state.announced, before, wanted.wire))
     return sides
 
 

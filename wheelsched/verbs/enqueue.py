@@ -22,7 +22,6 @@ from ..model.nouns import (
     FRAME_JOBS_MAX,
     INSTANT_MAX_US,
     KEY_MAX,
-    KEY_TTL_US,
     MS,
     NEVER,
     UNIQUE_FIELDS,
@@ -33,8 +32,7 @@ from ..model.nouns import (
 )
 from ..protocol import frames
 from ..protocol.definition import check_given
-from ..reads import reads
-from ..state import records
+from ..state import readable, records
 from ..state.nouns import IDENTITY
 from .put import alive, spec_number
 
@@ -43,9 +41,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ..engine.engine import Engine
+    from ..engine.core import Core
     from ..engine.turn import Incoming
-    from ..state.nouns import Key
 
 _FAULTS_MAX: Final = 100
 
@@ -93,31 +90,18 @@ def unique_fields(value: Any) -> tuple[str, ...]:
     return tuple(sorted(set(value)))
 
 
-def _holder(engine: Engine, key: bytes) -> bytes | None:
+def _holder(core: Core, key: bytes) -> bytes | None:
     """The run that a name stands for now; an identity does only while one that has it is open."""
-    known = engine.state.keys.get(key)
+    known = core.state.keys.get(key)
     if known is None:
         return None
-    return (known.holders(engine.state.runs)[:16] or None) if key.startswith(IDENTITY) else known.run_id
-
-
-def _state(engine: Engine, run_id: bytes) -> RunState:
-    """Of a run; one that is in history has ended, whichever way."""
-    row = engine.state.find_run(run_id)
-    return RunState.SUCCEEDED if row is None else RunState(int(engine.state.runs.gather(np.array([row], np.uint32))["state"][0]))
-
-
-def is_over(engine: Engine, key: bytes, value: Key, elapsed_us: int) -> bool:
-    """Whether a name may be forgotten: a key after its time, when its run is final too; an identity when no run may hold it again."""
-    if key.startswith(IDENTITY):
-        return not value.holders(engine.state.runs, may=True)
-    return engine.state.elapsed.read(value.at_us) + KEY_TTL_US < elapsed_us and _state(engine, value.run_id) > RunState.RETRY_WAIT
+    return (known.holders(core.state.runs)[:16] or None) if key.startswith(IDENTITY) else known.run_id
 
 
 # Making runs
 
 
-def make(engine: Engine, cmd: Incoming, wanted: Sequence[Wanted]) -> tuple[list[bytes], list[bool]]:
+def make(core: Core, cmd: Incoming, wanted: Sequence[Wanted]) -> tuple[list[bytes], list[bool]]:
     """(run ids, whether each is one that was there already): all new ones in one record."""
     fresh: list[Wanted] = []
     keys: list[list[Any]] = []  # of the record: [number of the new run, key]
@@ -127,13 +111,13 @@ def make(engine: Engine, cmd: Incoming, wanted: Sequence[Wanted]) -> tuple[list[
     existing = []
     for one in wanted:
         names = [name for name in (one.key, one.unique) if name]
-        holders = (given[name] if name in given else _holder(engine, name) for name in names)
+        holders = (given[name] if name in given else _holder(core, name) for name in names)
         found = next((x for x in holders if x is not None), None)
         existing.append(found is not None)
         if found is None:
             found = len(fresh)
             fresh.append(one)
-        elif one.key in given or one.key in engine.state.keys:
+        elif one.key in given or one.key in core.state.keys:
             names = []
         else:
             names = [one.key] if one.key else []
@@ -145,41 +129,41 @@ def make(engine: Engine, cmd: Incoming, wanted: Sequence[Wanted]) -> tuple[list[
                 late.append((name, found))
         plan.append(found)
     if late:
-        engine.record("KEYED", {"at": engine.now.wall_us, "key": records.Blobs([k for k, _ in late]), "id": b"".join(x for _, x in late)})
-    ids = _record(engine, cmd, fresh, keys) if fresh else []
+        core.record("KEYED", {"at": core.now.wall_us, "key": records.Blobs([k for k, _ in late]), "id": b"".join(x for _, x in late)})
+    ids = _record(core, cmd, fresh, keys) if fresh else []
     return [ids[x] if isinstance(x, int) else x for x in plan], existing
 
 
-def _record(engine: Engine, cmd: Incoming, fresh: list[Wanted], keys: list[list[Any]]) -> list[bytes]:
-    n, now = len(fresh), engine.now.wall_us
-    jobs = job_rows(engine, cmd, fresh)
-    seq = engine.state.meta.seq + 1
+def _record(core: Core, cmd: Incoming, fresh: list[Wanted], keys: list[list[Any]]) -> list[bytes]:
+    n, now = len(fresh), core.now.wall_us
+    jobs = job_rows(core, cmd, fresh)
+    seq = core.state.meta.seq + 1
     ids = [other_run_id(one.job.encode(), now, seq, i) for i, one in enumerate(fresh)]
     nominal = np.array([one.nominal for one in fresh], np.int64)
     later = nominal > now
-    rows = engine.record("ENQUEUE", {
+    rows = core.record("ENQUEUE", {
         "at": now, "uid": cmd.uid, "job": jobs, "id": b"".join(ids), "spec": np.array([one.spec for one in fresh], np.uint32),
         "trigger": np.full(n, Trigger.ENQUEUE, np.uint8), "nominal": nominal, "due": nominal,
         "state": np.where(later, RunState.SCHEDULED, RunState.QUEUED).astype(np.uint8),
         "payload": records.Blobs([one.payload for one in fresh]), "key": keys,
     })
-    engine.counters["created"] += n
+    core.counters["created"] += n
     if later.any():
-        engine.arm_delayed(rows[later], nominal[later])
-    engine.watch(rows)
+        core.arm_delayed(rows[later], nominal[later])
+    core.watch(rows)
     return ids
 
 
-def job_rows(engine: Engine, cmd: Incoming, wanted: Sequence[Wanted]) -> NDArray[np.uint32]:
+def job_rows(core: Core, cmd: Incoming, wanted: Sequence[Wanted]) -> NDArray[np.uint32]:
     """Rows of the jobs of these runs; those that are not there, or were deleted, are made."""
     specs = {one.job: one.spec for one in wanted}
-    found = {job: engine.state.find_job(job.encode()) for job in specs}
-    missing = {job: spec for job, spec in specs.items() if not alive(engine, job)}
+    found = {job: core.state.find_job(job.encode()) for job in specs}
+    missing = {job: spec for job, spec in specs.items() if not alive(core, job)}
     if missing:
         names, n = [name.encode() for name in missing], len(missing)
         blank = np.full(n, NEVER, np.int64)
-        made = engine.record("PUT", {
-            "at": engine.now.wall_us, "uid": cmd.uid, "name": records.Blobs(names), "key": b"".join(map(job_key, names)),
+        made = core.record("PUT", {
+            "at": core.now.wall_us, "uid": cmd.uid, "name": records.Blobs(names), "key": b"".join(map(job_key, names)),
             "payload": records.Blobs([frames.encode_payload((), {})] * n), "spec": np.array(list(missing.values()), np.uint32),
             "param": blank, "next": blank, "cursor": np.full(n, -1, np.int64), "state": np.full(n, JobState.ACTIVE, np.uint8), "note": [],
         })
@@ -187,40 +171,40 @@ def job_rows(engine: Engine, cmd: Incoming, wanted: Sequence[Wanted]) -> NDArray
     return np.array([found[one.job] for one in wanted], np.uint32)
 
 
-def resolved(engine: Engine, given: Any, namespace: str) -> tuple[str, int]:
+def resolved(core: Core, given: Any, namespace: str) -> tuple[str, int]:
     """(full name of the job, number of the definition) of an enqueue's `given`."""
     if not isinstance(given, dict):
         raise InvalidArgumentError("enqueue: given, a map, is wanted")
     checked = check_given({**given, "schedule": {"kind": "manual"}})
     name = parse_job_name(f"{namespace}/x").partition("/")[0] + "/~" + checked["task"]
-    return name, spec_number(engine, checked, name)
+    return name, spec_number(core, checked, name)
 
 
-def _nominal(engine: Engine, at: int | None, delay: int | None) -> int:
+def _nominal(core: Core, at: int | None, delay: int | None) -> int:
     """The nominal time of a run for an instant, after a delay, or now."""
-    now = engine.now.wall_us
+    now = core.now.wall_us
     if at is not None and delay is not None:
         raise InvalidArgumentError("enqueue: give at_us or delay_us, not both")
     return -(-(at if at is not None else now + (delay or 0)) // MS) * MS if at is not None or delay else now
 
 
-def enqueue(engine: Engine, cmd: Incoming) -> bytes:
+def enqueue(core: Core, cmd: Incoming) -> bytes:
     """One run, now, at an instant or after a delay."""
     args = cmd.request.args
     namespace, unique = text(args, "namespace", 64, "default"), unique_fields(args.get("unique"))
-    job, spec = resolved(engine, args.get("given"), namespace)
+    job, spec = resolved(core, args.get("given"), namespace)
     payload = payload_of(args.get("payload"))
-    nominal = _nominal(engine, whole(args, "at_us", 0, INSTANT_MAX_US), whole(args, "delay_us", 0, INSTANT_MAX_US))
+    nominal = _nominal(core, whole(args, "at_us", 0, INSTANT_MAX_US), whole(args, "delay_us", 0, INSTANT_MAX_US))
     one = Wanted(job, spec, payload, nominal, scoped("enqueue", job, text(args, "key", KEY_MAX)))
     if unique:
-        one.unique = identity(job, unique, payload, engine.state.specs[spec])
-    (run_id,), (existing,) = make(engine, cmd, [one])
-    row = engine.state.find_run(run_id) if existing else None
-    differs = {} if row is None or engine.state.runs.blobs(row)[0] == payload else {"differs": True}
-    return done(engine, cmd, {**reads.run_or_stub(engine, run_id), "existing": existing, **differs})
+        one.unique = identity(job, unique, payload, core.state.specs[spec])
+    (run_id,), (existing,) = make(core, cmd, [one])
+    row = core.state.find_run(run_id) if existing else None
+    differs = {} if row is None or core.state.runs.blobs(row)[0] == payload else {"differs": True}
+    return done(core, cmd, {**readable.run_or_stub(core.state, run_id, core.running), "existing": existing, **differs})
 
 
-def enqueue_many(engine: Engine, cmd: Incoming) -> bytes:
+def enqueue_many(core: Core, cmd: Incoming) -> bytes:
     """A frame of runs, all or nothing."""
     args = cmd.request.args
     payloads, which = args.get("payload"), column(args, "which", "<u4")
@@ -232,7 +216,7 @@ def enqueue_many(engine: Engine, cmd: Incoming) -> bytes:
     if not isinstance(keys, list) or len(keys) != n:
         raise InvalidArgumentError("enqueue_many: key is a list with a text or nil a run, or nil")
     faults: list[list[Any]] = []
-    kinds = _kinds(engine, args, which, faults)
+    kinds = _kinds(core, args, which, faults)
     wanted = []
     for i, (w, payload, key, at_us, delay_us) in enumerate(zip(which.tolist(), payloads, keys, at.tolist(), delay.tolist(), strict=True)):
         if w not in kinds:
@@ -243,10 +227,10 @@ def enqueue_many(engine: Engine, cmd: Incoming) -> bytes:
                 raise InvalidArgumentError(fault)
             if any(us != NEVER and not 0 <= us <= INSTANT_MAX_US for us in (at_us, delay_us)):
                 raise InvalidArgumentError("at_us or delay_us is out of range")
-            nominal = _nominal(engine, None if at_us == NEVER else at_us, None if delay_us == NEVER else delay_us)
+            nominal = _nominal(core, None if at_us == NEVER else at_us, None if delay_us == NEVER else delay_us)
             one = Wanted(job, spec, payload, nominal, scoped("enqueue", job, text({"key": key}, "key", KEY_MAX)))
             if unique:
-                one.unique = identity(job, unique, payload_of(payload), engine.state.specs[spec])
+                one.unique = identity(job, unique, payload_of(payload), core.state.specs[spec])
             wanted.append(one)
         except WheelschedError as e:
             faults.append([i, str(e)])
@@ -254,11 +238,11 @@ def enqueue_many(engine: Engine, cmd: Incoming) -> bytes:
         raise InvalidArgumentError(
             f"run {faults[0][0]} of the frame: {faults[0][1]} (nothing was enqueued)", runs=sorted(faults)[:_FAULTS_MAX]
         )
-    ids, existing = make(engine, cmd, wanted)
-    return done(engine, cmd, {"id": b"".join(ids), "existing": bytes(existing)})
+    ids, existing = make(core, cmd, wanted)
+    return done(core, cmd, {"id": b"".join(ids), "existing": bytes(existing)})
 
 
-def _kinds(engine: Engine, args: dict[str, Any], which: NDArray[np.uint32], faults: list[list[Any]]
+def _kinds(core: Core, args: dict[str, Any], which: NDArray[np.uint32], faults: list[list[Any]]
            ) -> dict[int, tuple[str, int, tuple[str, ...]]]:
     """(job, definition, fields of the identity) of each row of `given` that a run names; faults are told of the first that does."""
     given, spaces, unique = args.get("given"), args.get("namespace"), args.get("unique")
@@ -270,13 +254,13 @@ def _kinds(engine: Engine, args: dict[str, Any], which: NDArray[np.uint32], faul
     rows, first = np.unique(which, return_index=True)
     for w, i in zip(rows.tolist(), first.tolist(), strict=True):
         try:
-            job, spec = resolved(engine, given[w], text({"namespace": spaces[w]}, "namespace", 64, "default"))
+            job, spec = resolved(core, given[w], text({"namespace": spaces[w]}, "namespace", 64, "default"))
             out[w] = job, spec, unique_fields(unique[w])
         except WheelschedError as e:
             faults.append([i, str(e)])
     return out
 
 
-VERBS: Final[dict[str, Callable[[Engine, Incoming], bytes]]] = {"enqueue": enqueue, "enqueue_many": enqueue_many}
+VERBS: Final[dict[str, Callable[[Core, Incoming], bytes]]] = {"enqueue": enqueue, "enqueue_many": enqueue_many}
 
-__all__ = ["VERBS", "Wanted", "enqueue", "identity", "is_over", "job_rows", "make", "resolved", "scoped"]
+__all__ = ["VERBS", "Wanted", "enqueue", "identity", "job_rows", "make", "resolved", "scoped"]

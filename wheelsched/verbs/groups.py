@@ -10,59 +10,29 @@ called then. A waiting run that somebody cancelled stays so; the members go on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ..engine import chains
 from ..engine.arguments import column, done, payload_fault, payload_of, text, whole
 from ..engine.quotas import size_of
+from ..engine.uploads import Part, Parts
 from ..model.errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError, WheelschedError
 from ..model.ids import other_run_id
 from ..model.nouns import GROUP_MAX, KEY_MAX, NEVER, RunState, Trigger
 from ..protocol import frames
-from ..reads import reads
-from ..state import records
+from ..state import readable, records
 from .enqueue import Wanted, job_rows, resolved, scoped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
-    from ..engine.engine import Engine
+    from ..engine.core import Core
     from ..engine.turn import Incoming
 
 GROUPS_MAX: Final = 100_000  # that are open
 WHEN: Final = ("finished", "succeeded")
 _FAULTS_MAX: Final = 100
-
-
-@dataclass(slots=True)
-class Part:
-    """Members in columns."""
-
-    given: list[Any]
-    which: NDArray[np.uint32]
-    payloads: list[bytes]
-
-
-@dataclass(slots=True)
-class Parts:
-    """What a connection has sent for one group so far."""
-
-    batch: int
-    parts: list[Part] = field(default_factory=list)
-    members: int = 0
-    size: int = 0  # bytes
-
-    def add(self, part: Part) -> None:
-        """Some more. InvalidArgumentError beyond the limit."""
-        self.members += len(part.payloads)
-        if self.members > GROUP_MAX:
-            raise InvalidArgumentError(f"group: {GROUP_MAX:,} members at most, not {self.members:,}")
-        self.parts.append(part)
 
 
 def _part(args: dict[str, Any]) -> Part:
@@ -77,40 +47,40 @@ def _part(args: dict[str, Any]) -> Part:
     return Part(given, which, payloads)
 
 
-def group_part(engine: Engine, cmd: Incoming) -> bytes:
+def group_part(core: Core, cmd: Incoming) -> bytes:
     """Keep members for `group`; a new batch takes the place of the one before."""
     number = whole(cmd.request.args, "batch", 0, 2**63 - 1, 0) or 0
-    kept = _taken(engine, cmd)  # an error drops all of it
+    kept = _taken(core, cmd)  # an error drops all of it
     if kept is None or kept.batch != number:
         kept = Parts(number)
     kept.add(_part(cmd.request.args))
     size = kept.size + size_of(cmd.request.args)
-    engine.quotas.take("staged_bytes", cmd, size)
+    core.quotas.take("staged_bytes", cmd, size)
     kept.size = size
-    engine.parts[cmd.conn] = kept
+    core.parts[cmd.conn] = kept
     return frames.encode_ok(cmd.request.id, {"staged": kept.members})
 
 
-def _taken(engine: Engine, cmd: Incoming) -> Parts | None:
+def _taken(core: Core, cmd: Incoming) -> Parts | None:
     """What a connection has sent so far: it is not kept any more."""
-    kept = engine.parts.pop(cmd.conn, None)
+    kept = core.parts.pop(cmd.conn, None)
     if kept is not None:
-        engine.quotas.give("staged_bytes", cmd.conn, kept.size)
+        core.quotas.give("staged_bytes", cmd.conn, kept.size)
     return kept
 
 
-def group(engine: Engine, cmd: Incoming) -> bytes:
+def group(core: Core, cmd: Incoming) -> bytes:
     """Make the members and the run that waits for them, all or nothing."""
     args = cmd.request.args
     number = whole(args, "batch", 0, 2**63 - 1)
-    kept = _taken(engine, cmd)
+    kept = _taken(core, cmd)
     namespace, when = text(args, "namespace", 64, "default"), text(args, "when", 20, WHEN[0])
     if when not in WHEN:
         raise InvalidArgumentError(f"when: {when!r} is not one of {', '.join(WHEN)}")
     key = scoped("group", namespace, text(args, "key", KEY_MAX))
-    known = engine.state.keys.get(key) if key else None
+    known = core.state.keys.get(key) if key else None
     if known is not None:
-        return done(engine, cmd, {"run": reads.run_or_stub(engine, known.run_id), "existing": True, "id": b""})
+        return done(core, cmd, {"run": readable.run_or_stub(core.state, known.run_id, core.running), "existing": True, "id": b""})
     staged = kept if kept is not None and kept.batch == number else Parts(number or 0)
     staged.add(_part(args))
     expected = whole(args, "members", 1, GROUP_MAX, staged.members)
@@ -119,15 +89,15 @@ def group(engine: Engine, cmd: Incoming) -> bytes:
             f"group: {staged.members} members are here, not {expected or 'at least one'}: send them again if the connection was lost",
             staged=staged.members,
         )
-    if len(engine.state.groups) >= GROUPS_MAX:
+    if len(core.state.groups) >= GROUPS_MAX:
         raise ResourceExhaustedError(f"{GROUPS_MAX:,} groups are open; wait for some to end")
-    then = _then(engine, args, namespace)
-    members = _members(engine, staged, namespace)
-    run_id, ids = _record(engine, cmd, members, then, key, succeeded=when == "succeeded")
-    return done(engine, cmd, {"run": reads.run_or_stub(engine, run_id), "existing": False, "id": ids})
+    then = _then(core, args, namespace)
+    members = _members(core, staged, namespace)
+    run_id, ids = _record(core, cmd, members, then, key, succeeded=when == "succeeded")
+    return done(core, cmd, {"run": readable.run_or_stub(core.state, run_id, core.running), "existing": False, "id": ids})
 
 
-def _then(engine: Engine, args: dict[str, Any], namespace: str) -> Wanted:
+def _then(core: Core, args: dict[str, Any], namespace: str) -> Wanted:
     asked, rows = args.get("then"), args["given"]
     if not isinstance(asked, dict):
         raise InvalidArgumentError("group: then, a map of which and payload, is wanted")
@@ -137,10 +107,10 @@ def _then(engine: Engine, args: dict[str, Any], namespace: str) -> Wanted:
     given = rows[which]
     if isinstance(given, dict) and given.get("expires_after_us") is not None:
         raise InvalidArgumentError("group: expires_after goes with the members; the run behind them waits for as long as they take")
-    return Wanted(*resolved(engine, given, namespace), payload, engine.now.wall_us)
+    return Wanted(*resolved(core, given, namespace), payload, core.now.wall_us)
 
 
-def _members(engine: Engine, staged: Parts, namespace: str) -> list[Wanted]:
+def _members(core: Core, staged: Parts, namespace: str) -> list[Wanted]:
     """InvalidArgumentError lists the members that can't be."""
     out: list[Wanted] = []
     faults: list[list[Any]] = []
@@ -150,8 +120,8 @@ def _members(engine: Engine, staged: Parts, namespace: str) -> list[Wanted]:
         for i, (w, payload) in enumerate(zip(part.which.tolist(), part.payloads, strict=True)):
             try:
                 if w not in kinds:
-                    kinds[w] = resolved(engine, part.given[w], namespace)
-                out.append(Wanted(*kinds[w], payload, engine.now.wall_us))
+                    kinds[w] = resolved(core, part.given[w], namespace)
+                out.append(Wanted(*kinds[w], payload, core.now.wall_us))
             except WheelschedError as e:
                 faults.append([first + i, str(e)])
         first += len(part.payloads)
@@ -160,47 +130,26 @@ def _members(engine: Engine, staged: Parts, namespace: str) -> list[Wanted]:
     return out
 
 
-def _record(engine: Engine, cmd: Incoming, members: list[Wanted], then: Wanted, key: bytes, *, succeeded: bool) -> tuple[bytes, bytes]:
-    everyone, n, now = [*members, then], len(members), engine.now.wall_us
-    jobs = job_rows(engine, cmd, everyone)
-    seq, number = engine.state.meta.seq + 1, engine.state.meta.groups + 1
+def _record(core: Core, cmd: Incoming, members: list[Wanted], then: Wanted, key: bytes, *, succeeded: bool) -> tuple[bytes, bytes]:
+    everyone, n, now = [*members, then], len(members), core.now.wall_us
+    jobs = job_rows(core, cmd, everyone)
+    seq, number = core.state.meta.seq + 1, core.state.meta.groups + 1
     ids = [other_run_id(one.job.encode(), now, seq, i) for i, one in enumerate(everyone)]
     due = np.full(n + 1, -1 - number, np.int64)  # of a member: its group; see RunTable.enqueue
     due[n] = NEVER
     state = np.full(n + 1, RunState.QUEUED, np.uint8)
     state[n] = RunState.SCHEDULED
-    rows = engine.record("ENQUEUE", {
+    rows = core.record("ENQUEUE", {
         "at": now, "uid": cmd.uid, "job": jobs, "id": b"".join(ids), "spec": np.array([one.spec for one in everyone], np.uint32),
         "trigger": np.full(n + 1, Trigger.ENQUEUE, np.uint8), "nominal": np.full(n + 1, now, np.int64), "due": due, "state": state,
         "payload": records.Blobs([one.payload for one in everyone]), "key": [[n, key]] if key else [],
     })
-    engine.record("GROUP", {"at": now, "number": number, "run": ids[n], "members": n, "succeeded": succeeded})
-    engine.counters["created"] += n + 1
-    engine.watch(rows[:n])
+    core.record("GROUP", {"at": now, "number": number, "run": ids[n], "members": n, "succeeded": succeeded})
+    core.counters["created"] += n + 1
+    core.watch(rows[:n])
     return ids[n], b"".join(ids[:n])
 
 
-def end(engine: Engine) -> None:
-    """Groups whose last member has ended in this turn."""
-    for number in engine.state.ended_groups():
-        group = engine.state.groups[number]
-        row = engine.state.find_run(group.run_id)
-        rows = np.empty(0, np.uint32) if row is None else np.array([row], np.uint32)
-        rows = rows[engine.state.runs.gather(rows)["state"] == RunState.SCHEDULED]
-        goes = not group.needs_all or group.succeeded == group.members
-        payload = b""
-        if len(rows) and goes:
-            counts = {name: getattr(group, name) for name in ("members", "succeeded", "failed", "cancelled")}
-            cause = {"reason": "group", "group": group.run_id.hex(), **counts}
-            payload = chains.with_headers(engine.state.runs.blobs(int(rows[0]))[0], {"cause": cause})
-        engine.record("GROUP_END", {"at": engine.now.wall_us, "number": number, "run": rows, "payload": payload})
-        if len(rows) and not goes:
-            engine.counters["cancelled"] += 1
-            if engine.specs.any_hooked:
-                chains.ended(engine, rows)
-            engine.end_waits(rows)
+VERBS: Final[dict[str, Callable[[Core, Incoming], bytes]]] = {"group": group, "group_part": group_part}
 
-
-VERBS: Final[dict[str, Callable[[Engine, Incoming], bytes]]] = {"group": group, "group_part": group_part}
-
-__all__ = ["VERBS", "Parts", "end"]
+__all__ = ["VERBS"]

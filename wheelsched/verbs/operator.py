@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ..engine.arguments import done, text, whole
-from ..engine.catchup import owed_after, settle
+from ..engine.catchup import owed_after
+from ..engine.due import decide_jobs
 from ..engine.retime import calendar_changed
+from ..engine.unattended import settle
 from ..model.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, ResourceExhaustedError
 from ..model.ids import job_key
 from ..model.nouns import CALENDARS_MAX, KEY_MAX, NOTE_MAX, JobState, display_name
@@ -21,81 +23,81 @@ from .put import job_row
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..engine.engine import Engine
+    from ..engine.core import Core
     from ..engine.turn import Incoming
 
 
-def hold(engine: Engine, cmd: Incoming) -> bytes:
+def hold(core: Core, cmd: Incoming) -> bytes:
     """Stop all triggering: no occurrence and no delayed run starts until release. What is queued goes on. A hold stays as it was."""
     note = text(cmd.request.args, "note", NOTE_MAX)
-    if engine.state.meta.held_us < 0:
-        set_hold(engine, cmd.uid, on=True, note=note)
-    return done(engine, cmd, _held(engine))
+    if core.state.meta.held_us < 0:
+        set_hold(core, cmd.uid, on=True, note=note)
+    return done(core, cmd, _held(core))
 
 
-def set_hold(engine: Engine, uid: int, *, on: bool, note: str) -> None:
+def set_hold(core: Core, uid: int, *, on: bool, note: str) -> None:
     """Record the switch."""
-    engine.record("HOLD", {"at": engine.now.wall_us, "uid": uid, "on": on, "note": note})
+    core.record("HOLD", {"at": core.now.wall_us, "uid": uid, "on": on, "note": note})
 
 
-def _held(engine: Engine) -> dict[str, Any]:
-    meta = engine.state.meta
+def _held(core: Core) -> dict[str, Any]:
+    meta = core.state.meta
     return {"held": meta.held_us >= 0, "since_us": None if meta.held_us < 0 else meta.held_us, "note": meta.hold_note}
 
 
-def release(engine: Engine, cmd: Incoming) -> bytes:
+def release(core: Core, cmd: Incoming) -> bytes:
     """Trigger again. What came due meanwhile is a misfire, decided by each job's policy."""
-    missed, held_us = 0, engine.state.meta.held_us
+    missed, held_us = 0, core.state.meta.held_us
     if held_us >= 0:
-        jobs = engine.state.jobs.gather(np.array(engine.state.jobs.slots(), np.uint32))
-        missed = int(((jobs["state"] == JobState.ACTIVE) & (jobs["next_us"] <= engine.now.wall_us)).sum())
-        set_hold(engine, cmd.uid, on=False, note="")
-        engine.missed_before_us = engine.now.wall_us
-        engine.held_span = held_us, engine.now.wall_us
-        engine.effects.again = True
-    return done(engine, cmd, {"held": False, "missed": missed})
+        jobs = core.state.jobs.gather(np.array(core.state.jobs.slots(), np.uint32))
+        missed = int(((jobs["state"] == JobState.ACTIVE) & (jobs["next_us"] <= core.now.wall_us)).sum())
+        set_hold(core, cmd.uid, on=False, note="")
+        core.missed_before_us = core.now.wall_us
+        core.held_span = held_us, core.now.wall_us
+        core.effects.again = True
+    return done(core, cmd, {"held": False, "missed": missed})
 
 
-def calendar_put(engine: Engine, cmd: Incoming) -> bytes:
+def calendar_put(core: Core, cmd: Incoming) -> bytes:
     """Make or change a calendar. It is effective at once for what is not decided yet."""
     name, wire = _calendar_name(cmd.request.args), check_calendar(cmd.request.args.get("calendar"))
-    return done(engine, cmd, {"name": name, "calendar": wire, "jobs": put_calendar(engine, cmd.uid, name, wire)})
+    return done(core, cmd, {"name": name, "calendar": wire, "jobs": put_calendar(core, cmd.uid, name, wire)})
 
 
-def put_calendar(engine: Engine, uid: int, name: str, wire: dict[str, Any]) -> int:
+def put_calendar(core: Core, uid: int, name: str, wire: dict[str, Any]) -> int:
     """Record a checked calendar; how many jobs use it. What it excluded up to now is decided by what it was."""
-    if name not in engine.state.calendars and len(engine.state.calendars) >= CALENDARS_MAX:
+    if name not in core.state.calendars and len(core.state.calendars) >= CALENDARS_MAX:
         raise ResourceExhaustedError(f"{CALENDARS_MAX} calendars are there; delete one first")
-    if engine.state.calendars.get(name) == wire:
-        return _users(engine, name)
-    rows = np.array(_rows_using(engine, name), np.uint32)
-    engine.decide_jobs(rows)
+    if core.state.calendars.get(name) == wire:
+        return _users(core, name)
+    rows = np.array(_rows_using(core, name), np.uint32)
+    decide_jobs(core, rows)
     if len(rows):
-        fields = engine.state.jobs.gather(rows)
-        owed = owed_after(engine, fields)
-        for row in rows[engine.specs.grid(fields["spec"].copy(), fields["param_us"].copy(), owed) <= engine.now.wall_us].tolist():
-            settle(engine, row)
-    engine.calendars.put(name, wire)  # raises for an unknown zone before anything is recorded
-    engine.record("CALENDAR", {"at": engine.now.wall_us, "uid": uid, "name": name, "wire": wire})
-    return calendar_changed(engine, name)
+        fields = core.state.jobs.gather(rows)
+        owed = owed_after(core, fields)
+        for row in rows[core.specs.grid(fields["spec"].copy(), fields["param_us"].copy(), owed) <= core.now.wall_us].tolist():
+            settle(core, row)
+    core.calendars.put(name, wire)  # raises for an unknown zone before anything is recorded
+    core.record("CALENDAR", {"at": core.now.wall_us, "uid": uid, "name": name, "wire": wire})
+    return calendar_changed(core, name)
 
 
-def calendar_delete(engine: Engine, cmd: Incoming) -> bytes:
+def calendar_delete(core: Core, cmd: Incoming) -> bytes:
     """Delete a calendar that no job uses."""
     name = _calendar_name(cmd.request.args)
-    if name not in engine.state.calendars:
+    if name not in core.state.calendars:
         raise NotFoundError(f"no calendar {name}")
-    users = _users(engine, name)
+    users = _users(core, name)
     if users:
         raise FailedPreconditionError(f"calendar {name} is used by {users} jobs; put them without it first", jobs=users)
-    engine.calendars.remove(name)
-    engine.record("CALENDAR", {"at": engine.now.wall_us, "uid": cmd.uid, "name": name, "wire": None})
-    return done(engine, cmd, {"name": name})
+    core.calendars.remove(name)
+    core.record("CALENDAR", {"at": core.now.wall_us, "uid": cmd.uid, "name": name, "wire": None})
+    return done(core, cmd, {"name": name})
 
 
-def calendars(engine: Engine, cmd: Incoming) -> bytes:
+def calendars(core: Core, cmd: Incoming) -> bytes:
     """All calendars by name."""
-    listed = [{"name": name, "calendar": wire, "jobs": _users(engine, name)} for name, wire in sorted(engine.state.calendars.items())]
+    listed = [{"name": name, "calendar": wire, "jobs": _users(core, name)} for name, wire in sorted(core.state.calendars.items())]
     return frames.encode_ok(cmd.request.id, listed)
 
 
@@ -106,45 +108,45 @@ def _calendar_name(args: dict[str, Any]) -> str:
     return name
 
 
-def _rows_using(engine: Engine, name: str) -> list[int]:
-    specs = [spec for spec in range(engine.specs.count) if name in engine.specs.names(spec)]
+def _rows_using(core: Core, name: str) -> list[int]:
+    specs = [spec for spec in range(core.specs.count) if name in core.specs.names(spec)]
     if not specs:
         return []
-    rows = np.array(engine.state.jobs.slots(), np.uint32)
-    jobs = engine.state.jobs.gather(rows)
+    rows = np.array(core.state.jobs.slots(), np.uint32)
+    jobs = core.state.jobs.gather(rows)
     return [int(i) for i in rows[np.isin(jobs["spec"], specs) & (jobs["state"] != JobState.DELETED)]]
 
 
-def _users(engine: Engine, name: str) -> int:
-    return len(_rows_using(engine, name))
+def _users(core: Core, name: str) -> int:
+    return len(_rows_using(core, name))
 
 
-def tzdiff(engine: Engine, cmd: Incoming) -> bytes:
+def tzdiff(core: Core, cmd: Incoming) -> bytes:
     """The jobs whose next time moved when the zone data last changed."""
-    f = engine.state.tzdiff
+    f = core.state.tzdiff
     if not f:
-        version = engine.state.meta.zone_version
+        version = core.state.meta.zone_version
         blank: dict[str, list[Any]] = {"job": [], "old_us": [], "new_us": []}
         return frames.encode_ok(cmd.request.id, {"old": version, "new": version, "at_us": None, "total": 0, "columns": blank})
     columns = {"job": [display_name(name.decode()) for name in f["name"]], "old_us": f["before"].tolist(), "new_us": f["after"].tolist()}
     return frames.encode_ok(cmd.request.id, {"old": f["old"], "new": f["new"], "at_us": f["at"], "total": f["total"], "columns": columns})
 
 
-def history(engine: Engine, cmd: Incoming) -> bytes:
+def history(core: Core, cmd: Incoming) -> bytes:
     """Who changed a job, when, from what to what; newest first."""
     limit = whole(cmd.request.args, "limit", 1, 10_000, 100) or 100
-    row = job_row(engine, cmd.request.args, deleted=True)
-    key = job_key(engine.state.jobs.names(np.array([row], np.uint32))[0])
-    rows = [*(cmd.found or ()), *(change for entry in engine.state.changes for change in entry.of(key))]
-    return frames.encode_ok(cmd.request.id, [_change(engine, change) for change in rows[::-1][:limit]])
+    row = job_row(core, cmd.request.args, deleted=True)
+    key = job_key(core.state.jobs.names(np.array([row], np.uint32))[0])
+    rows = [*(cmd.found or ()), *(change for entry in core.state.changes for change in entry.of(key))]
+    return frames.encode_ok(cmd.request.id, [_change(core, change) for change in rows[::-1][:limit]])
 
 
-def _change(engine: Engine, change: dict[str, Any]) -> dict[str, Any]:
-    old, new = _side(engine, change, "old_"), _side(engine, change, "")
+def _change(core: Core, change: dict[str, Any]) -> dict[str, Any]:
+    old, new = _side(core, change, "old_"), _side(core, change, "")
     if change["payload"] is not None and old is not None and new is not None:
-        specs = [engine.state.specs[change[prefix + "spec"]] for prefix in ("old_", "")]
-        announced = engine.state.announced
-        old["payload"], new["payload"] = (p if p is None else engine.redaction.shown(p, announced, *specs) for p in change["payload"])
+        specs = [core.state.specs[change[prefix + "spec"]] for prefix in ("old_", "")]
+        announced = core.state.announced
+        old["payload"], new["payload"] = (p if p is None else core.redaction.shown(p, announced, *specs) for p in change["payload"])
     return {
         "at_us": change["at_us"], "uid": change["uid"], "what": _DONE.get(change["what"]) or _what(old, new),
         "version": change["version"], "old": old, "new": new,
@@ -155,11 +157,11 @@ def _change(engine: Engine, change: dict[str, Any]) -> dict[str, Any]:
 _DONE: Final = {SKIP: "skip", UNDO: "undo skip", MOVE: "move", BACKFILL: "backfill"}
 
 
-def _side(engine: Engine, change: dict[str, Any], prefix: str) -> dict[str, Any] | None:
+def _side(core: Core, change: dict[str, Any], prefix: str) -> dict[str, Any] | None:
     spec = change[prefix + "spec"]
     if spec == NO_SPEC:
         return None
-    shown = {k: v for k, v in engine.state.specs[spec].items() if k not in SERVER_KEYS}
+    shown = {k: v for k, v in core.state.specs[spec].items() if k not in SERVER_KEYS}
     return {"spec": shown, "param_us": change[prefix + "param"], "state": JobState(change[prefix + "state"]).name.lower()}
 
 
@@ -176,7 +178,7 @@ def _what(old: dict[str, Any] | None, new: dict[str, Any] | None) -> str:
     return "put"
 
 
-VERBS: Final[dict[str, Callable[[Engine, Incoming], bytes]]] = {
+VERBS: Final[dict[str, Callable[[Core, Incoming], bytes]]] = {
     "hold": hold, "release": release, "calendar_put": calendar_put, "calendar_delete": calendar_delete, "calendars": calendars,
     "tzdiff": tzdiff, "history": history,
 }

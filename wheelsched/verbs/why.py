@@ -14,20 +14,21 @@ import numpy as np
 
 from ..engine.catchup import owed_after
 from ..engine.decided import is_lost, part_lost, taken_between
-from ..engine.due import armed_us
 from ..engine.retime import zones_of
 from ..engine.spans import free_and_excluded
+from ..engine.start_times import armed_us
 from ..model.errors import InvalidArgumentError, NotFoundError
 from ..model.ids import scheduled_run_id
 from ..model.nouns import INSTANT_MAX_US, NEVER, US, JobState, RunState, display_name, format_duration
 from ..protocol import frames
 from ..reads import reads
 from ..schedules.table import KIND_AFTER, KIND_MANUAL
+from ..state import readable
 from ..state.state import SKIP
 from .put import job_row
 
 if TYPE_CHECKING:
-    from ..engine.engine import Engine
+    from ..engine.core import Core
     from ..engine.turn import Incoming
     from ..schedules.zones import Zone
 
@@ -55,10 +56,10 @@ def instant_of(args: dict[str, Any], name: str = "at_us") -> int:
 class Clock:
     """Writes instants in the zone of a job, and in UTC where that differs."""
 
-    def __init__(self, engine: Engine, spec: int) -> None:
-        zones = sorted(zones_of(engine.state.specs[spec]["schedule"]))
-        self._zone = engine.zones.tzinfo(zones[0]) if len(zones) == 1 else UTC
-        self._changes = engine.zones.get(zones[0] if len(zones) == 1 else "UTC")
+    def __init__(self, core: Core, spec: int) -> None:
+        zones = sorted(zones_of(core.state.specs[spec]["schedule"]))
+        self._zone = core.zones.tzinfo(zones[0]) if len(zones) == 1 else UTC
+        self._changes = core.zones.get(zones[0] if len(zones) == 1 else "UTC")
 
     def before_change(self, us: int) -> str:
         """The wall time as it would be without the last change of the zone: one that the clock skipped."""
@@ -88,42 +89,42 @@ def fate(disposition: str, text: str, **more: Any) -> dict[str, Any]:
     return {"disposition": disposition, "text": text, **blank, **more}
 
 
-def why(engine: Engine, cmd: Incoming) -> bytes:
+def why(core: Core, cmd: Incoming) -> bytes:
     """What became, or will become, of the occurrence of a job at a nominal time."""
     at = instant_of(cmd.request.args)
-    row = job_row(engine, cmd.request.args, deleted=True)
-    return frames.encode_ok(cmd.request.id, explain(engine, row, at, cmd.found))
+    row = job_row(core, cmd.request.args, deleted=True)
+    return frames.encode_ok(cmd.request.id, explain(core, row, at, cmd.found))
 
 
-def explain(engine: Engine, row: int, at: int, found: list[dict[str, Any]] | None) -> dict[str, Any]:
+def explain(core: Core, row: int, at: int, found: list[dict[str, Any]] | None) -> dict[str, Any]:
     """The same, as a map. `found`: rows of the run history that cover the instant, oldest first. NotFoundError when it is no occurrence."""
-    fields = engine.state.jobs.gather(np.array([row], np.uint32))[0]
-    name = display_name(engine.state.jobs.names(np.array([row], np.uint32))[0].decode())
-    clock = Clock(engine, int(fields["spec"]))
-    decided = [*(found or ()), *_rows_at(engine, row, at)]
-    if at > engine.now.wall_us:  # a ledger row of the time before the clock went back: its time will come again
+    fields = core.state.jobs.gather(np.array([row], np.uint32))[0]
+    name = display_name(core.state.jobs.names(np.array([row], np.uint32))[0].decode())
+    clock = Clock(core, int(fields["spec"]))
+    decided = [*(found or ()), *_rows_at(core, row, at)]
+    if at > core.now.wall_us:  # a ledger row of the time before the clock went back: its time will come again
         decided = [run for run in decided if run["state"] != "skipped" or run["disposition"] == "superseded"]
     if decided:
         runs = [run for run in decided if run["state"] != "skipped"]
         return _decided(runs[-1] if runs else decided[-1], name, at, clock)
-    exception = engine.state.exceptions.get((row, at))
+    exception = core.state.exceptions.get((row, at))
     if exception == SKIP:
         return fate("skipped", f"{name} will not run at {clock(at)}: a person skipped it", reason="manual", scheduled_us=at)
     if exception is not None:
         return fate("moved", f"{name} was moved from {clock(at)} to {clock(exception)}", reason="manual", scheduled_us=at, at_us=exception)
-    return _undecided(engine, row, fields, name, at, clock)
+    return _undecided(core, row, fields, name, at, clock)
 
 
-def _rows_at(engine: Engine, row: int, at: int) -> list[dict[str, Any]]:
+def _rows_at(core: Core, row: int, at: int) -> list[dict[str, Any]]:
     """What the run table has of an occurrence, oldest first."""
-    runs = engine.state.runs
+    runs = core.state.runs
     ended = np.ascontiguousarray(runs.chained(row, ended=True)[::-1])
     f = runs.gather(ended)
     hits = ended[(f["state"] == RunState.SKIPPED) & (f["nominal_us"] <= at) & (f["due_us"] >= at)].tolist()
-    own = engine.state.find_run(scheduled_run_id(engine.state.jobs.names(np.array([row], np.uint32))[0], at))
+    own = core.state.find_run(scheduled_run_id(core.state.jobs.names(np.array([row], np.uint32))[0], at))
     if own is not None and own not in hits:
         hits.append(own)
-    return [reads.run(engine.state, i, engine.running) for i in hits]
+    return [readable.run(core.state, i, core.running) for i in hits]
 
 
 def _decided(run: dict[str, Any], name: str, at: int, clock: Clock) -> dict[str, Any]:
@@ -161,53 +162,53 @@ def _decided(run: dict[str, Any], name: str, at: int, clock: Clock) -> dict[str,
     return fate(run["disposition"], text, reason=reason, **common)
 
 
-def _undecided(engine: Engine, row: int, f: Any, name: str, at: int, clock: Clock) -> dict[str, Any]:
+def _undecided(core: Core, row: int, f: Any, name: str, at: int, clock: Clock) -> dict[str, Any]:
     """The answer from the schedule."""
-    specs, spec, param, now = engine.specs, int(f["spec"]), int(f["param_us"]), engine.now.wall_us
+    specs, spec, param, now = core.specs, int(f["spec"]), int(f["param_us"]), core.now.wall_us
     common: dict[str, Any] = {"scheduled_us": at}
     kind, a = int(specs.kind[spec]), int(specs.a[spec])
     on_grid = kind != KIND_MANUAL and specs.schedules.next_one(kind, a, param, at - 1) == at
     if not on_grid:
         lost = specs.schedules.wall_fate(kind, a, param, at)
         if lost is None or not int(specs.start[spec]) <= at <= int(specs.end[spec]):
-            raise NotFoundError(_no_occurrence(engine, f, name, at, clock))
-        if (at <= int(owed_after(engine, f)) and lost[1] is None) or at < int(f["created_us"]):
+            raise NotFoundError(_no_occurrence(core, f, name, at, clock))
+        if (at <= int(owed_after(core, f)) and lost[1] is None) or at < int(f["created_us"]):
             raise NotFoundError(_nothing(f, name, at, clock))
         return _lost(name, at, lost, clock, clock.before_change(at) if lost[0] == "dst_gap" else clock(at))
     if not int(specs.start[spec]) <= at <= int(specs.end[spec]):
         side = "before the job's start" if at < specs.start[spec] else "after the job's end"
         return fate("skipped", f"{name} does not run at {clock(at)}: it is {side}", reason="limit", **common)
-    owed = int(owed_after(engine, f)) if f["state"] != JobState.DELETED else int(f["updated_us"])
+    owed = int(owed_after(core, f)) if f["state"] != JobState.DELETED else int(f["updated_us"])
     if f["state"] == JobState.DELETED and at > owed:
         text = f"{name} does not run at {clock(at)}: the job was deleted at {clock(owed)}"
         return fate("skipped", text, reason="deleted", at_us=owed, **common)
-    over = reads.runs_left(engine, f) == 0 and at > f["cursor_us"] and at >= f["created_us"]  # whatever was put since
+    over = reads.runs_left(core, f) == 0 and at > f["cursor_us"] and at >= f["created_us"]  # whatever was put since
     if at <= owed and not over and (f["state"] != JobState.ACTIVE or f["next_us"] != at):
         raise NotFoundError(_nothing(f, name, at, clock))
     if specs.excluded(np.array([spec], np.uint32), np.array([at], np.int64))[0]:
         text = f"{name} does not run at {clock(at)}: calendar {specs.calendars.blocking(specs.names(spec), at)} excludes it"
         return fate("skipped", text, reason="calendar", **common)
-    if is_lost(engine, row, at):
+    if is_lost(core, row, at):
         return fate("skipped", f"{name} does not run at {clock(at)}: {_REASONS['decided']}", reason="decided", **common)
-    return _coming(engine, row, f, name, at, clock, now)
+    return _coming(core, row, f, name, at, clock, now)
 
 
-def _coming(engine: Engine, row: int, f: Any, name: str, at: int, clock: Clock, now: int) -> dict[str, Any]:
+def _coming(core: Core, row: int, f: Any, name: str, at: int, clock: Clock, now: int) -> dict[str, Any]:
     """An occurrence that the schedule has and nothing excludes."""
     common: dict[str, Any] = {"scheduled_us": at, "at_us": at}
-    left = reads.runs_left(engine, f)
+    left = reads.runs_left(core, f)
     if f["state"] == JobState.FINISHED or not left:
         text = f"{name} does not run at {clock(at)}: the job is finished, no run is left of max_runs"
         return fate("skipped", text, reason="limit", **common)
     if f["state"] == JobState.PAUSED:
-        note = engine.state.pauses.get(row)
+        note = core.state.pauses.get(row)
         since = f"{name} is paused since {clock(int(f['updated_us']))}" + (f" ({note})" if note else "")
         text = "will not run unless it is resumed before" if at > now else "waits for the resume, which skips it unless told otherwise"
         return fate("pending", f"{since}: the occurrence at {clock(at)} {text}", reason="pause", **common)
-    if engine.state.meta.held_us >= 0:
-        text = f"all triggering is held since {clock(engine.state.meta.held_us)}: the occurrence at {clock(at)} is decided on release"
+    if core.state.meta.held_us >= 0:
+        text = f"all triggering is held since {clock(core.state.meta.held_us)}: the occurrence at {clock(at)} is decided on release"
         return fate("pending", text, reason="pause", **common)
-    wire, before = engine.state.specs[int(f["spec"])], _runs_before(engine, row, f, at)
+    wire, before = core.state.specs[int(f["spec"])], _runs_before(core, row, f, at)
     if before >= left:
         text = f"{name} will not run at {clock(at)}: earlier occurrences use up the {left} that max_runs leaves"
         return fate("skipped", text, reason="limit", **common)
@@ -215,8 +216,8 @@ def _coming(engine: Engine, row: int, f: Any, name: str, at: int, clock: Clock, 
     because = "its schedule says so" + (f" (zone {', '.join(tz)})" if tz else "")
     if wire.get("jitter"):
         rows = np.array([row], np.uint32)
-        following = np.array([NEVER if before + 1 >= left else engine.specs.next_one(int(f["spec"]), int(f["param_us"]), at)])
-        start = armed_us(engine.specs, f["spec"].reshape(1), engine.state.jobs.gather(rows)["key_low"], np.array([at]), following)
+        following = np.array([NEVER if before + 1 >= left else core.specs.next_one(int(f["spec"]), int(f["param_us"]), at)])
+        start = armed_us(core.specs, f["spec"].reshape(1), core.state.jobs.gather(rows)["key_low"], np.array([at]), following)
         common["at_us"] = int(start[0])
         because += f", and start at {clock(int(start[0]))}, put off by its jitter"
     if int(f["active"]) + int(f["waiting"]):
@@ -224,17 +225,17 @@ def _coming(engine: Engine, row: int, f: Any, name: str, at: int, clock: Clock, 
     return fate("pending", f"{name} will fire at {clock(at)}, because {because}", **common)
 
 
-def _runs_before(engine: Engine, row: int, f: Any, at: int) -> int:
+def _runs_before(core: Core, row: int, f: Any, at: int) -> int:
     """How many coming occurrences before an instant make a run, as far as they are counted; 0 where max_runs has no limit."""
     spec, param, first = int(f["spec"]), int(f["param_us"]), int(f["next_us"])
-    if engine.state.specs[spec]["max_runs"] is None or first >= at:
+    if core.state.specs[spec]["max_runs"] is None or first >= at:
         return 0
-    most = _COUNTED_CALENDAR_US if engine.specs.calendar[spec] else _COUNTED_US
-    free, _ = free_and_excluded(engine.specs, spec, param, first - 1, min(at - 1, first + most))
-    free, _ = part_lost(engine, row, spec, param, free)
-    marked = {to for job, to in engine.state.exceptions if job == row} | taken_between(engine, row, spec, param, first, at - 1)
+    most = _COUNTED_CALENDAR_US if core.specs.calendar[spec] else _COUNTED_US
+    free, _ = free_and_excluded(core.specs, spec, param, first - 1, min(at - 1, first + most))
+    free, _ = part_lost(core, row, spec, param, free)
+    marked = {to for job, to in core.state.exceptions if job == row} | taken_between(core, row, spec, param, first, at - 1)
     inside = [to for to in marked if any(span.first <= to <= span.last for span in free)]
-    return sum(span.n for span in free) - sum(engine.specs.one(spec, param, to - 1) == to for to in inside)
+    return sum(span.n for span in free) - sum(core.specs.one(spec, param, to - 1) == to for to in inside)
 
 
 def _lost(name: str, at: int, lost: tuple[str, int | None], clock: Clock, wall: str) -> dict[str, Any]:
@@ -254,8 +255,8 @@ def _nothing(f: Any, name: str, at: int, clock: Clock) -> str:
     )
 
 
-def _no_occurrence(engine: Engine, f: Any, name: str, at: int, clock: Clock) -> str:
-    specs, spec, param = engine.specs, int(f["spec"]), int(f["param_us"])
+def _no_occurrence(core: Core, f: Any, name: str, at: int, clock: Clock) -> str:
+    specs, spec, param = core.specs, int(f["spec"]), int(f["param_us"])
     if specs.kind[spec] == KIND_MANUAL:
         return f"{name} has no schedule of its own: it runs when it is triggered"
     if specs.kind[spec] == KIND_AFTER:
