@@ -128,6 +128,8 @@ class Rules(TurnRules):
                 self.one_run(job, nominal, counts=False)
                 self.batches[run_id] = (self.counts["enqueue"], -1 - due)
                 job.fates[nominal] = ("fired", None)
+                if nominal in job.owed:
+                    job.owed[nominal] = "grid"  # by the definition in force, whatever it was when it was due
 
     def _except(self, f, _):
         for row, nominal, to in zip(f["job"].tolist(), f["nominal"].tolist(), f["to"].tolist(), strict=True):
