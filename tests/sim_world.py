@@ -21,7 +21,7 @@ from wheelsched.engine.turn import Disconnect, Incoming, Now, WorkerGone
 from wheelsched.journal import recover as journal_recover
 from wheelsched.journal.memory import MemoryJournal
 from wheelsched.model.nouns import CLOCK_STEP_US, NEVER, US, Outcome, RunState
-from wheelsched.protocol import frames
+from wheelsched.protocol import frames, verbs
 from wheelsched.schedules.zones import Zones
 from wheelsched.server.keeper import Keeper
 from wheelsched.state import history, records
@@ -165,7 +165,7 @@ class World:
     def step(self):
         """One turn, handed to the journal; nothing of it gets out yet."""
         inputs, self.inputs = self.inputs, []
-        inputs = [self.looked_up(i) if isinstance(i, Incoming) and i.request.verb in history.NEEDED else i for i in inputs]
+        inputs = [self.looked_up(i) if isinstance(i, Incoming) and i.verbs.BY_NAME[i.request.verb].history else i for i in inputs]
         effects = self.engine.step(self.now(), inputs)
         self.again = effects.again
         self.wake_wall_us, self.wake_mono_us = effects.wake_wall_us, effects.wake_mono_us
@@ -252,8 +252,8 @@ class World:
 
     def command(self, verb, args):
         """A new command of a client."""
-        cmd = Command(verb, {**args, "rid": self.rng.randbytes(16)} if verb in frames.MUTATING else args)
-        if verb in frames.MUTATING:
+        cmd = Command(verb, {**args, "rid": self.rng.randbytes(16)} if verb in verbs.MUTATING else args)
+        if verb in verbs.MUTATING:
             self.commands.append(cmd)
         self.send(cmd)
 
@@ -266,7 +266,7 @@ class World:
         if reply.error is not None:
             return
         self.stats["acked " + cmd.verb] += 1
-        if cmd.verb not in frames.MUTATING or cmd.args.get("dry_run"):
+        if cmd.verb not in verbs.MUTATING or cmd.args.get("dry_run"):
             return
         assert cmd.args["rid"] in self.judge.replied, f"{cmd.verb} was answered, and no durable record says so"
         known = [msgpack.unpackb(answer, raw=False) for answer in self.judge.answers[cmd.args["rid"]]]

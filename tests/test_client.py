@@ -33,7 +33,7 @@ from wheelsched import (
 from wheelsched.client import client
 from wheelsched.client.requests import Ask, Session
 from wheelsched.model.nouns import US
-from wheelsched.protocol import frames
+from wheelsched.protocol import frames, verbs
 
 
 @pytest.fixture(params=[Client, Driven], ids=["sync", "async"])
@@ -123,10 +123,10 @@ def test_every_verb_asks_as_the_specification_says(make, path):
         got = [ask(ws) for ask, _, _, _ in steps]
     rids = set()
     for request, (_, _, verb, args) in zip(seen, steps, strict=True):
-        if verb in frames.MUTATING:
+        if verb in verbs.MUTATING:
             rids.add(request.args.pop("rid"))
         assert (request.verb, request.args) == (verb, args)
-    assert len(rids) == sum(verb in frames.MUTATING for _, _, verb, _ in steps)
+    assert len(rids) == sum(verb in verbs.MUTATING for _, _, verb, _ in steps)
     assert all(len(rid) == 16 for rid in rids)
     assert (got[0].name, got[0].result, got[0].args, got[0].kwargs) == ("x", "created", [1], {"a": 2})
     assert (got[1].id, got[1].job) == (RUN_ID, "x")

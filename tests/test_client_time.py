@@ -31,7 +31,7 @@ from wheelsched import (
 from wheelsched.client.values import JobInfo, RunInfo, rfc3339
 from wheelsched.client.views_time import JobChange, definition_words, schedule_words
 from wheelsched.model.nouns import NEVER, US
-from wheelsched.protocol import frames
+from wheelsched.protocol import verbs
 from wheelsched.protocol.definition import check_given, given_from_api, resolve
 
 MS_US = T0_US + 544  # nominal times are whole milliseconds
@@ -105,10 +105,10 @@ def test_every_verb_asks_as_the_specification_says(make, path):
         got = [ask(ws) for ask, _, _, _ in steps]
     rids = set()
     for request, (_, _, verb, args) in zip(seen, steps, strict=True):
-        if verb in frames.MUTATING:
+        if verb in verbs.MUTATING:
             rids.add(request.args.pop("rid"))
         assert (request.verb, request.args) == (verb, args)
-    assert len(rids) == sum(verb in frames.MUTATING for _, _, verb, _ in steps) == 9
+    assert len(rids) == sum(verb in verbs.MUTATING for _, _, verb, _ in steps) == 9
     why, moved, made, dry = got[0], got[3], got[4], got[5]
     assert (why.disposition, why.reason, why.run_id, why.at, why.scheduled_at) == ("skipped", "overlap", None, T0, T0 + timedelta(microseconds=544))
     assert (str(why), why.count, why.blocking) == (FATE["text"], 2, RUN_ID)

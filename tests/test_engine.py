@@ -18,7 +18,8 @@ from wheelsched.model.errors import (
 )
 from wheelsched.model.nouns import NEVER, US, Disposition, RunState
 from wheelsched.protocol.definition import given_from_api
-from wheelsched.protocol.frames import MUTATING, encode_payload
+from wheelsched.protocol.frames import encode_payload
+from wheelsched.protocol.verbs import MUTATING
 from wheelsched.state.history import Block, of_runs
 
 

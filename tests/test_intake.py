@@ -6,11 +6,12 @@ import pytest
 from engine_bench import Bench
 
 from wheelsched import Call, Job, Manual
-from wheelsched.engine.costs import TURN_US, URGENT, cost, verb_of
+from wheelsched.engine.costs import TURN_US, cost, verb_of
 from wheelsched.model.errors import InvalidArgumentError
 from wheelsched.model.globs import glob, names_a_turn
 from wheelsched.model.nouns import GLOB_MAX, GLOB_STARS_MAX, ROLES
 from wheelsched.protocol.frames import FRAME_MAX, encode_frame, encode_request
+from wheelsched.protocol.verbs import WORKERS
 from wheelsched.reads import reads
 from wheelsched.reads.events import Wanted
 from wheelsched.reads.forecast_lines import Census
@@ -110,7 +111,7 @@ def test_t3_one_command_is_taken_however_dear_it_is(intake, peer):
     assert turn(intake) == []
 
 
-@pytest.mark.parametrize("verb", sorted(URGENT))
+@pytest.mark.parametrize("verb", sorted(WORKERS))
 def test_t3_what_keeps_leases_alive_passes_commands_of_its_own_connection(intake, peer, verb):
     one = peer()
     one.sends(*[("jobs", PAGE)] * 500, (verb, {}), *[("jobs", PAGE)] * 100)

@@ -16,7 +16,7 @@ from serving import Serving, wait_for
 from test_cli import STATS, Scripted
 
 from wheelsched import Call, Client, InternalError, InvalidArgumentError, NotFoundError
-from wheelsched.protocol import frames
+from wheelsched.protocol import verbs
 
 MAIL = {
     "name": "mail", "settings": {"concurrency": 20, "rate": "100/s", "burst": 5}, "queued": 1_200, "leased": 20, "oldest_us": T0_US,
@@ -62,7 +62,7 @@ def test_every_verb_asks_as_the_specification_says(make, path):
     with FakeServer(path, answering([answer for _, answer, _, _ in steps], seen)), make(path) as ws:
         got = [ask(ws) for ask, _, _, _ in steps]
     for request, (_, _, verb, args) in zip(seen, steps, strict=True):
-        assert (request.args.pop("rid", None) is not None) == (verb in frames.MUTATING)
+        assert (request.args.pop("rid", None) is not None) == (verb in verbs.MUTATING)
         assert (request.verb, request.args) == (verb, args)
     assert (got[3].name, got[3].queued, got[3].leased, got[3].oldest, got[3].paused) == ("mail", 1_200, 20, T0, False)
     assert [q.name for q in got[4]] == ["idle", "mail"]

@@ -8,7 +8,7 @@ from engine_bench import Bench
 from wheelsched import Call, Every, Manual, PermissionDeniedError, WheelschedError
 from wheelsched.engine import leases, turn
 from wheelsched.model.nouns import ROLES
-from wheelsched.protocol import frames
+from wheelsched.protocol import verbs
 from wheelsched.protocol.definition import given_from_api
 from wheelsched.protocol.frames import encode_payload
 from wheelsched.simulator import simulator
@@ -72,7 +72,7 @@ def sim(monkeypatch):
 
 
 def ask(sim, verb, args):
-    return sim.call(60, (verb, {"rid": sim.rid(1), **args} if verb in frames.MUTATING else args))
+    return sim.call(60, (verb, {"rid": sim.rid(1), **args} if verb in verbs.MUTATING else args))
 
 
 @pytest.mark.parametrize(("role", "verb", "args"), NEEDS, ids=[f"{verb}-{role}" for role, verb, _ in NEEDS])
@@ -110,5 +110,5 @@ def test_t5_a_workers_verbs_need_a_workers_hello(sim, verb, greeted):
 
 
 def test_t5_the_tables_here_have_every_verb():
-    known = {*jobs.VERBS, *leases.VERBS, *frames.MUTATING}
+    known = {*jobs.VERBS, *leases.VERBS, *verbs.MUTATING}
     assert known == {verb for _, verb, _ in NEEDS} | {verb for verb, _ in OPEN} | WORKERS.keys()

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ..model.errors import DeadlineExceededError, InvalidArgumentError, PermissionDeniedError, UnavailableError, WheelschedError
-from ..protocol.frames import MUTATING, REPLY_MAX, VERSION, FrameReader, encode_request, parse_reply
+from ..protocol.frames import REPLY_MAX, VERSION, FrameReader, encode_request, parse_reply
+from ..protocol.verbs import MUTATING
 from .places import advice
 
 if TYPE_CHECKING:

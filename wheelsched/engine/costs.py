@@ -25,10 +25,6 @@ _TASK_US: Final = 5  # a task of a hello
 _INTS: Final = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}  # bytes behind these heads of MessagePack
 _STR_8: Final = 0xD9
 
-# These are taken in every turn, past commands that wait on the same connection: else a lease is judged while the report that
-# saves it lies in our own memory.
-URGENT: Final = frozenset({"hello", "lease", "finish", "heartbeat"})
-
 
 def _length(args: dict[str, Any], name: str) -> int:
     value = args.get(name)

@@ -16,6 +16,7 @@ import numpy as np
 from ..model.errors import InternalError, ScheduleError, UnimplementedError, WheelschedError
 from ..model.nouns import BATCH_MAX, MS, NEVER, SERVER_UID, JobState, RunState
 from ..protocol import frames
+from ..protocol.verbs import BY_NAME, UNKNOWN
 from ..state import history
 from . import arguments, chains, due, expiry, groups, heartbeats, leases, memory, overlap, retime, roles, sweeps, waiters
 from .core import NEVER_MS, Core, ceil_ms
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from ..schedules.expressions import Zones
     from ..state.state import State
 
-_EARLY = frozenset({"finish", "heartbeat"})
 
 
 class Engine(Core):
@@ -105,7 +105,8 @@ class Engine(Core):
         self.now = now
         memory.see_step(self)
         self.specs.tries_left = TRIES
-        early = [i for i in inputs if isinstance(i, Incoming) and i.request.verb in _EARLY and i.conn in self.sessions]
+        requests = [i for i in inputs if isinstance(i, Incoming) and i.conn in self.sessions]
+        early = [i for i in requests if BY_NAME.get(i.request.verb, UNKNOWN).early]
         for item in early:  # before losses: what a worker reported before it died, or during a stall of ours, counts
             self._command(item)
         taken = {id(item) for item in early}
@@ -163,11 +164,12 @@ class Engine(Core):
             if handler is None:
                 raise UnimplementedError(f"verb {request.verb[:40]!r} is not known; this server speaks version {frames.VERSION}")
             frame = None
-            if request.verb in frames.MUTATING:
+            known = BY_NAME.get(request.verb, UNKNOWN)
+            if known.mutating:
                 frame = arguments.remembered(self, item)
                 if frame is None:
                     arguments.check_room(self, item)
-            if request.verb in history.NEEDED and self.effects.history:
+            if known.history and self.effects.history:
                 item = replace(item, found=history.and_more(item.found, self.effects.history, request.verb, request.args))
             if frame is None:
                 frame = handler(self, item)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..model.errors import PermissionDeniedError
 from ..model.nouns import OPEN_ROLES, ROLES
+from ..protocol.verbs import BY_NAME, UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -18,23 +19,23 @@ if TYPE_CHECKING:
     from .turn import Incoming
 
 _TASKS: Final = {"command": "command", "http": "http"}  # task -> role of who defines a job with it, enqueues it or serves it
-_VERBS: Final = dict.fromkeys(("hold", "release", "reload", "queue_set", "queue_pause", "queue_resume", "queue_purge"), "admin")
-assert {*_TASKS.values(), *_VERBS.values()} <= set(ROLES)
+assert {*_TASKS.values(), *(known.role for known in BY_NAME.values() if known.role)} <= set(ROLES)
 assert set(OPEN_ROLES) <= set(ROLES)
 
 
 def check(cmd: Incoming) -> None:
     """PermissionDeniedError when a request needs a role that its sender hasn't got. What is malformed is left to the verb."""
     verb, args = cmd.request.verb, cmd.request.args
-    if verb in _VERBS:
-        _need(cmd, _VERBS[verb], f"`{verb}`")
+    role = BY_NAME.get(verb, UNKNOWN).role
+    if role:
+        _need(cmd, role, f"`{verb}`")
     elif verb == "hello":
         if args.get("role") == "worker":
             _need(cmd, "worker", "being a worker")
             served: Any = args.get("tasks")
-            for task, role in _TASKS.items():
+            for task, of_task in _TASKS.items():
                 if isinstance(served, dict) and task in served:
-                    _need(cmd, role, f"serving the task `{task}`")
+                    _need(cmd, of_task, f"serving the task `{task}`")
     elif "given" in args:
         given = args["given"]
         for one in given if isinstance(given, list) else (given,):

@@ -278,6 +278,7 @@ import msgpack
 from ..model.errors import InvalidArgumentError, PayloadError, WheelschedError, error_from_wire
 from ..model.nouns import PAYLOAD_MAX, to_datetime
 from ..model.payloads import NO_EXTS, RAW, pack, storable, unpack
+from .verbs import WORKERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -285,22 +286,12 @@ if TYPE_CHECKING:
     from ..model.payloads import Exts
 
 VERSION: Final = 1
-_EXECUTOR_VERBS: Final = frozenset({"hello", "lease", "finish", "heartbeat"})
 FRAME_MAX: Final = 1024 * 1024
 REPLY_MAX: Final = 64 * 1024 * 1024
 HEADERS_MAX: Final = 32
 HEADERS_CHARS_MAX: Final = 8 * 1024  # names and values of a call's headers together
 ITEMS_MAX: Final = 100_000
 _LENGTH: Final = struct.Struct(">I")
-
-MUTATING: Final = frozenset(
-    {
-        "put", "put_many", "pause", "resume", "delete", "trigger", "enqueue", "enqueue_many", "group", "cancel", "cancel_many",
-        "redrive", "discard",
-        "skip", "move", "backfill", "calendar_put", "calendar_delete", "hold", "release", "apply",
-        "queue_set", "queue_pause", "queue_resume", "queue_purge",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -493,7 +484,7 @@ def _decoded(data: bytes | memoryview, hook: Callable[[int, bytes], Any]) -> tup
 
 def check_executor(verb: str, *, greeted: bool) -> bool:
     """Has this executor said hello, with this request or before? InvalidArgumentError for a request that ours never make."""
-    if verb not in _EXECUTOR_VERBS:
+    if verb not in WORKERS:
         raise InvalidArgumentError(f"it asked for {verb[:60]!r}, as no executor does" if verb else "what it sent is no request")
     if verb == "hello" and greeted:
         raise InvalidArgumentError("it said hello a second time")

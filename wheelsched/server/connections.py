@@ -10,9 +10,10 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from ..engine.costs import URGENT, verb_of
+from ..engine.costs import verb_of
 from ..model.errors import InvalidArgumentError
 from ..protocol.frames import FRAME_MAX, FrameReader, check_executor, encode_error, parse_request
+from ..protocol.verbs import WORKERS
 
 if TYPE_CHECKING:
     from ..protocol.frames import Request
@@ -42,7 +43,7 @@ class Connection:
         self.uid = uid
         self.roles = roles
         self.trusted = trusted
-        self.urgent: deque[bytes] = deque()  # bodies of requests in costs.URGENT
+        self.urgent: deque[bytes] = deque()  # of workers, taken in each turn, or a lease is judged while the report that saves it lies here
         self.others: deque[bytes] = deque()
         self.served_us = 0  # its place in the order of turns: see Intake
         self.closing = False  # close when all is sent
@@ -116,7 +117,7 @@ class Connection:
         except InvalidArgumentError as e:
             return self._refuse(e)
         for body in bodies:
-            (self.urgent if verb_of(body) in URGENT else self.others).append(body)
+            (self.urgent if verb_of(body) in WORKERS else self.others).append(body)
             self._waiting_bytes += len(body)
         self._more = len(bodies) == room
         if not self._reader.pending or self._more:

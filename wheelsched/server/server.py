@@ -23,9 +23,8 @@ from ..model.errors import InternalError, ResourceExhaustedError, StorageFullErr
 from ..model.nouns import NEVER, ROLES, US, format_duration
 from ..process.stderr import say
 from ..protocol import frames
-from ..protocol.frames import MUTATING, Request
+from ..protocol.verbs import BY_NAME, EVENTS, FORECAST, READS, RELOAD, UNKNOWN
 from ..reads import reads, waiting
-from ..state.history import NEEDED
 from ..verbs import dead
 from .clock import Clock, WallTimer
 from .connections import READ_BYTES, Connection
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from ..engine.engine import Engine
     from ..pool.handle import Exited
     from ..pool.pool import Pool
+    from ..protocol.frames import Request
     from .config import Config
     from .grants import Grants
     from .keeper import Keeper
@@ -49,11 +49,6 @@ if TYPE_CHECKING:
 EXIT_MEMORY: Final = 71
 EXIT_CONFIG: Final = 78  # the tasks can't be imported
 EXIT_STORAGE: Final = 70
-_CALMING: Final = frozenset({  # taken on a full disk too: they need little and stop more
-    "hold", "pause", "delete", "cancel", "cancel_many", "discard", "queue_pause", "queue_purge",
-})
-_GROWING: Final = MUTATING - _CALMING - {"release", "queue_resume", "calendar_delete"} | {"stage", "group_part"}
-_LOOKED_UP: Final = frozenset({"run", "runs", "stats", "jobs", "dead"})
 
 
 class Server:
@@ -262,28 +257,28 @@ class Server:
         self, connection: Connection, request: Request, full: str, inputs: list[Any], lookups: list[tuple[Connection, Request]]
     ) -> None:
         """One request whose turn it is, to whoever answers it."""
-        verb, engine = request.verb, self.engine
-        if verb == "events":
+        verb, engine = BY_NAME.get(request.verb, UNKNOWN), self.engine
+        if verb.answered_by == EVENTS:
             frame = self.readers.add(connection.number, request, self.now.mono_us, connection.roles, connection.uid)
             if frame is not None:
                 engine.reply(connection.number, frame)
-        elif verb == "reload":
+        elif verb.answered_by == RELOAD:
             self.reload.ask(Incoming(connection.number, request, connection.uid, None, connection.roles))
-        elif verb == "forecast":
+        elif verb.answered_by == FORECAST:
             frame = self.forecasts.add(connection.number, request, connection.uid)
             if frame is not None:
                 engine.reply(connection.number, frame)
-        elif verb in _LOOKED_UP or (verb == "wait" and self._folded(request)):
+        elif verb.answered_by == READS or (verb.name == "wait" and self._folded(request)):
             lookups.append((connection, request))
-        elif (verb in MUTATING and (self.stopping or engine.no_room or (full and verb not in _CALMING))) or (
-                full and verb == "heartbeat" and request.args.get("checkpoint")):
+        elif (verb.mutating and (self.stopping or engine.no_room or (full and not verb.calming))) or (
+                full and verb.name == "heartbeat" and request.args.get("checkpoint")):
             engine.reply(connection.number, frames.encode_error(request.id, self._refusal(self.keeper.storage.exhausted or full)))
-        elif verb in _GROWING and (scarce := self.headroom.full(self.now.mono_us)):
+        elif verb.growing and (scarce := self.headroom.full(self.now.mono_us)):
             engine.reply(connection.number, frames.encode_error(request.id, ResourceExhaustedError(scarce, limit="memory")))
         else:
             # an executor of the pool repeats nothing: it dies with its connection
-            needed = verb in NEEDED or (verb == "finish" and not connection.trusted)
-            found = self.keeper.look_for(verb, request.args) if needed else None
+            needed = verb.history or (verb.name == "finish" and not connection.trusted)
+            found = self.keeper.look_for(verb.name, request.args) if needed else None
             inputs.append(Incoming(connection.number, request, connection.uid, found, connection.roles))
 
     def _storage(self, now_us: int) -> str:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ..journal.memory import MemoryJournal
     from ..state.live import Live
 
-LOOKED_UP: Final = frozenset({"jobs", "dead", "stats", "runs", "run", "forecast", "events"})
 PAGE_MAX: Final = 1_000
 
 

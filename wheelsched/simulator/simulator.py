@@ -28,6 +28,7 @@ from ..journal.recover import recover
 from ..model.errors import DeadlineExceededError, InternalError, InvalidArgumentError
 from ..model.nouns import MS, NEVER, US, Outcome, parse_duration, parse_instant, parse_job_name, to_datetime
 from ..protocol import frames
+from ..protocol.verbs import BY_NAME, ENGINE, MUTATING, RELOAD, UNKNOWN
 from ..schedules.zonedata import VERSION as ZONE_VERSION
 from ..schedules.zonedata import load_zone
 from ..schedules.zones import Zones
@@ -35,7 +36,7 @@ from ..state import history
 from ..tasks.hooks import load_hooks
 from ..tasks.tasks import ATTRIBUTE, Task, load_exts, load_tasks
 from ..verbs import jobs
-from .reads import LOOKED_UP, look_up
+from .reads import look_up
 from .worker import WORKER, Inline
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class SimClient(BaseClient):
     def _do(self, ask: Ask[T], timeout: Any) -> T:
         call_seconds(timeout, None)
         args = ask.args
-        if ask.verb in frames.MUTATING:
+        if ask.verb in MUTATING:
             self._rids += 1
             args = {**args, "rid": self._rids.to_bytes(16, "big")}
         return ask.decode(self.sim.ask(ask.verb, args))
@@ -298,7 +299,8 @@ class Simulator:
         for verb, args in requests:
             self._last_id += 1
             (body,) = frames.FrameReader(frames.FRAME_MAX).feed(frames.encode_request(self._last_id, verb, args))
-            found = history.look_for(self.journal.history_blocks(), verb, args) if verb in history.NEEDED else None
+            known = BY_NAME.get(verb, UNKNOWN)
+            found = history.look_for(self.journal.history_blocks(), verb, args) if known.history else None
             inputs.append(Incoming(conn, frames.parse_request(body), 0, found))
         self._step(inputs)
         while (conn, self._last_id) not in self._answers and self.engine.sweeps:
@@ -313,7 +315,7 @@ class Simulator:
 
     def ask(self, verb: str, args: dict[str, Any]) -> Any:
         """A client's question, answered at once. The errors of the server."""
-        if verb not in LOOKED_UP:
+        if BY_NAME.get(verb, UNKNOWN).answered_by in (ENGINE, RELOAD):
             return self.call(CLIENT, (verb, args))
         self._step([])
         return look_up(self.engine, self.journal, verb, args, self.now_us, self.engine.running.see(*self._inline.running()))

@@ -40,7 +40,6 @@ READABLE: Final = frozenset({1, 2, 3})  # 1 had no flags, all ids, and plain nam
 ROWS_MAX: Final = 2**32  # of a block
 _OPENED: Final = 4  # blocks that a server keeps read
 BLOCKS_MAX: Final = 4  # that a page of runs looks through; others follow
-NEEDED: Final = frozenset({"why", "backfill", "history"})  # verbs that are decided with a look into history
 _NAMES_LEVEL: Final = 1  # of zlib
 _NUMBER_BITS: Final = 40  # of a position's number: those of creation, and above them the generation
 _GENERATIONS: Final = 2**23 - 1
@@ -419,4 +418,4 @@ def _number(state: State, after: Any, *, newest: bool) -> int:
     return int(numbers[further[-1]]) + 1 if newest else int(numbers[further[0]]) - 1
 
 
-__all__ = ["NEEDED", "Block", "Opened", "Past", "and_more", "dropped", "look_for", "made_us", "of_runs", "opener", "pack", "runs_page"]
+__all__ = ["Block", "Opened", "Past", "and_more", "dropped", "look_for", "made_us", "of_runs", "opener", "pack", "runs_page"]
