@@ -165,7 +165,7 @@ class World:
     def step(self):
         """One turn, handed to the journal; nothing of it gets out yet."""
         inputs, self.inputs = self.inputs, []
-        inputs = [self.looked_up(i) if isinstance(i, Incoming) and i.verbs.BY_NAME[i.request.verb].history else i for i in inputs]
+        inputs = [self.looked_up(i) if isinstance(i, Incoming) and verbs.BY_NAME[i.request.verb].history else i for i in inputs]
         effects = self.engine.step(self.now(), inputs)
         self.again = effects.again
         self.wake_wall_us, self.wake_mono_us = effects.wake_wall_us, effects.wake_mono_us

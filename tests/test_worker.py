@@ -420,7 +420,7 @@ def test_the_parent_s_death_ends_the_executor(make, tmp_path, monkeypatch):
         f"from pathlib import Path; from scripted import Scripted\n"
         f"end = Scripted(Path({str(tmp_path)!r}), ['worker_tasks'])\n"
         f"end.give('t.sleep', 1000, {str(note)!r})\n"
-        f"end.until(lambda: Path({str(note)!r}).exists())\n"
+        f"end.until(lambda: Path({str(note)!r}).exists() and Path({str(note)!r}).read_text())\n"
         f"import os; os.kill(os.getpid(), 9)\n"
     )
     subprocess.run([sys.executable, "-c", code], timeout=60, check=False)
