@@ -1,4 +1,4 @@
-// A worker for Node.js, written from the docstring of wheelsched/protocol/frames.py and nothing else; MessagePack from npm.
+// A worker for Node.js, written from wheelsched/manual/protocol.md and nothing else; MessagePack from npm.
 //
 //     node foreign_worker.js SOCKET [CREDITS] [CONCURRENCY]        (@msgpack/msgpack is found through NODE_PATH)
 //

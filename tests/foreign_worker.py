@@ -1,8 +1,8 @@
-"""A worker in plain Python, standard library alone, written from the docstring of wheelsched/protocol/frames.py and nothing else.
+"""A worker in plain Python, standard library alone, written from wheelsched/manual/protocol.md and nothing else.
 
     python foreign_worker.py SOCKET [--credits N] [--concurrency N] [--queues a,b]
 
-What it does is printed as JSON lines. Whatever it would have to know and the docstring does not say is a fault of the docstring. (So this
+What it does is printed as JSON lines. Whatever it would have to know and that page does not say is a fault of the page. (So this
 file imports nothing of ours, and no MessagePack package: a team that ports it to its language reads all of it here.)
 """
 

@@ -488,6 +488,6 @@ def test_a_schedule_error_stays_one():
 
 
 def test_the_specification_of_the_wire_lists_the_keys():
-    text = Path(wheelsched.__file__).with_name("protocol").joinpath("frames.py").read_text(encoding="utf-8")
+    text = Path(wheelsched.__file__).with_name("manual").joinpath("protocol.md").read_text(encoding="utf-8")
     listed = re.search(r"and only that: \{(.*?)\}", text, re.DOTALL)
     assert set(re.findall(r"\w+", listed.group(1))) == {*CHECKS}

@@ -1,4 +1,4 @@
-"""Workers in other languages, written from the docstring of wheelsched/protocol/frames.py alone, against a real server.
+"""Workers in other languages, written from wheelsched/manual/protocol.md alone, against a real server.
 
 The same scenarios for both: foreign_worker.py (standard library only) and foreign_worker.js (Node.js, MessagePack from npm).
 """

@@ -1,4 +1,4 @@
-"""The recipe of README for an outbox, as it stands there: one run for each row, wherever the relay or the server is killed."""
+"""The recipe of the manual for an outbox, as it stands there: one run for each row, wherever the relay or the server is killed."""
 
 from __future__ import annotations
 
@@ -18,28 +18,25 @@ from engine_bench import OK, Bench
 import wheelsched
 from wheelsched import At, Call, Client, Enqueue, Job
 
-README = Path(__file__).resolve().parent.parent / "README.md"
+RECIPES = Path(wheelsched.__file__).with_name("manual") / "recipes.md"
 ROWS = "SELECT count(*) FROM outbox"
 
 
 @pytest.fixture(scope="module")
 def recipe():
-    if not README.is_file():
-        pytest.skip("no checkout here: only the tests were copied")
-    section = README.read_text().split("## With a transaction of your own: the outbox\n")[1].split("\n## ")[0]
-    (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    (code,) = re.findall(r"<!-- run by: tests/test_outbox\.py -->\n\n```python\n(.*?)```", RECIPES.read_text(encoding="utf-8"), re.DOTALL)
     return code
 
 
 @pytest.fixture
 def shop(recipe, tmp_path, monkeypatch):
-    """What README defines, on a database with orders."""
+    """What the recipe defines, on a database with orders."""
     monkeypatch.chdir(tmp_path)
     with sqlite3.connect("shop.db") as db:
         db.execute("CREATE TABLE orders (item TEXT)")
     db.close()
     names = {"sqlite3": sqlite3, "json": json, "Enqueue": Enqueue, "Call": Call}
-    exec(compile(recipe, "README.md", "exec"), names)
+    exec(compile(recipe, "recipes.md", "exec"), names)
     yield names
     names["db"].close()
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given as examples
 from hypothesis import strategies as st
 
+import wheelsched
 from wheelsched.model import errors
 from wheelsched.model.errors import InvalidArgumentError, PayloadError, UnavailableError, WheelschedError, error_from_wire
 from wheelsched.model.nouns import PAYLOAD_DEPTH_MAX, PAYLOAD_MAX
@@ -233,8 +234,12 @@ def test_replies_of_another_shape(value):
         parse_reply(msgpack.packb(value))
 
 
+def specification():
+    return Path(wheelsched.__file__).with_name("manual").joinpath("protocol.md").read_text(encoding="utf-8")
+
+
 def test_every_code_of_the_specification_has_its_error_and_comes_back():
-    text = re.search(r"Codes: (.*?)\.\n", frames.__doc__, re.DOTALL).group(1)
+    text = re.search(r"Codes: (.*?)\.\n", specification(), re.DOTALL).group(1)
     codes = text.split()
     classes = [getattr(errors, name) for name in errors.__all__ if name.endswith("Error")]
     assert {cls.code for cls in classes} == set(codes)
@@ -353,7 +358,7 @@ def test_floats_that_are_no_numbers_are_values():
 
 
 def test_the_specification_names_every_verb_that_changes_something():
-    text = frames.__doc__
+    text = specification()
     changing = set(re.findall(r"^ *(\w+) +rid\b(?!-)", text, re.MULTILINE)) | set(re.findall(r"(?:  )(\w+) +rid\b", text))
     assert changing == set(verbs.MUTATING)
 

@@ -1,4 +1,4 @@
-"""The command line: a thin verb per file; every verb but serve, admin verify and cron is a client call.
+"""The command line: a thin verb per file; every verb but serve, admin verify, manual and cron is a client call.
 
     wheelsched [--socket PATH] [-o table|json|jsonl] [--time job|utc|local] VERB ...
 

@@ -24,6 +24,7 @@ VERBS = {
     "top": ("top:top", "Rates, queues and workers, again and again."),
     "health": ("status:health", "One line; exit 0 if all is well."),
     "admin": ("admin:admin", "Verify a data directory, export the history, hold and release all triggering, reload, tzdiff."),
+    "manual": ("manual:manual", "Show a page of the manual, or the list of pages."),
     "bench": ("bench.bench:bench", "Measure a fresh server in a temporary folder."),
 }
 

@@ -18,7 +18,7 @@ __all__ = ["SCHEME", "advice", "check_path", "default_socket_path", "find_socket
 SOCKET_PATH_MAX: Final = 107  # bytes; the kernel's limit
 SCHEME: Final = "unix://"
 _NAME: Final = "wheelsched/wheelsched.sock"
-_SYSTEM: Final = f"/run/{_NAME}"  # of the unit in README.md
+_SYSTEM: Final = f"/run/{_NAME}"  # of the unit in the manual, page `operating`
 _CREDENTIALS: Final = struct.Struct("3i")
 _LOCK_READ: Final = 1_024
 

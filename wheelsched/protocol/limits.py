@@ -1,4 +1,4 @@
-"""What requests can make a server keep, and how much of it: one table. README, section Limits, shows it, and a test compares them.
+"""What requests can make a server keep, and how much of it: one table. The page `limits` of the manual shows it, and a test compares them.
 
 Whoever asks for more is refused with `resource_exhausted` and the limit's name. What a connection made the server keep is given back when
 it goes. A limit of a user is for all connections of one uid together; nobody is exempt, so that one user never takes what others need.

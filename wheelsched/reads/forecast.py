@@ -1,8 +1,8 @@
 """What will start when: an exact histogram of the coming starts, counted from the schedules in bulk. Pure.
 
 `Forecast(core, args, now_us).pieces()` is a generator: each step is a piece of work of about a millisecond, so that a server takes one
-between two turns and stalls for none; its value is the answer of the verb `forecast` (frames.py). Each job is read once, when its row is
-looked at; what changes after that is not seen.
+between two turns and stalls for none; its value is the answer of the verb `forecast`. Each job is read once, when its row is looked at;
+what changes after that is not seen.
 
 Counted are the nominal times of active jobs from where each job stands, inside start, end and max_runs, moved by their jitter, without
 those that a calendar excludes or a person skipped; runs that wait for an instant (delayed, jittered, moved, or to be retried); and what is
