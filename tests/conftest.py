@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
-from serving import Serving
 
 import wheelsched
+from tests.rigs.places import TASK_MODULES
+from tests.rigs.server import Serving
+
+sys.path.insert(0, TASK_MODULES)  # tests run tasks in their own process, too, by the names that workers know them by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,7 +73,7 @@ def external(short_tmp: Path) -> Iterator[Callable[[str], None]]:
 
     def start(module, **options):
         code = f"import sys; from wheelsched.pool.supervisor import Supervisor; sys.exit(Supervisor(sys.argv[1], [sys.argv[2]], **{options}).run())"
-        paths = [str(Path(__file__).resolve().parent), str(Path(wheelsched.__file__).resolve().parents[1])]
+        paths = [TASK_MODULES, str(Path(wheelsched.__file__).resolve().parents[1])]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TMPDIR": str(short_tmp)}
         made.append(subprocess.Popen([sys.executable, "-c", code, str(short_tmp / "s"), module], env=env))
 

@@ -1,7 +1,7 @@
 """The verbs of the wire: one table of what client, server, engine and simulator need to know of each. `frames` has their specification.
 
-A verb without a row here is answered with `unimplemented`. `tests/test_verbs.py` compares the table with the specification and with the
-handlers.
+A verb without a row here is answered with `unimplemented`. `tests/protocol/test_verbs.py` compares the table with
+the specification and with the handlers.
 """
 
 from __future__ import annotations

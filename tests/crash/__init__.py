@@ -1,0 +1,1 @@
+"""kill -9 of real servers and workers under load: `python -m tests.crash`."""

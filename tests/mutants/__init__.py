@@ -1,0 +1,1 @@
+"""Single changes to the code that the tests must notice: `python -m tests.mutants`."""

@@ -1,0 +1,1 @@
+"""A seeded world around the real engine, and its judge: `python -m tests.sim`."""
