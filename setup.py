@@ -17,6 +17,7 @@ NAMES = [
     "tables._jobs",
     "tables._ready",
     "tables._rows",
+    "tables._runindex",
     "tables._runrows",
     "tables._runs",
     "tables._runturns",

@@ -28,6 +28,7 @@ DOES = (
 TABLES = ("tables/test_table", "engine/test_fairness", "state/test_snapshot", "engine/test_queues", "engine/test_engine")
 COMPILED = {
     "tables._rows": TABLES, "tables._jobs": TABLES, "tables._runs": TABLES, "tables._runrows": TABLES, "tables._runturns": TABLES, "tables._ready": TABLES,
+    "tables._runindex": TABLES,
     "wheel._wheel": ("wheel/test_wheel",), "schedules._cron": ("schedules/test_cron", "schedules/test_cron_table", "schedules/test_schedule"),
 }
 SWAPS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "and": "or", "or": "and", "+": "-", "-": "+"}

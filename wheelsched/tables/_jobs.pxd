@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from wheelsched.tables._rows cimport Blob, Rows
+from wheelsched.tables._rows cimport NONE, Blob, Rows
 
 cdef packed struct Job:
     uint64_t key_low     # the 80-bit key is the end of the run ids of scheduled runs
@@ -32,6 +32,16 @@ cdef class JobTable(Rows):
 
     cdef inline Job* job(self, uint32_t i) noexcept nogil:
         return <Job*>self.row(i)
+
+    cdef inline uint32_t with_key(self, uint64_t low, uint16_t high, uint32_t* at) noexcept nogil:
+        """The next job that has a key, NONE after the last. `at` begins with the key's low half, and moves."""
+        cdef uint32_t i = self.index[at[0] & self.index_mask]
+        while i != NONE:
+            at[0] += 1
+            if self.job(i).key_low == low and self.job(i).key_high == high:
+                return i
+            i = self.index[at[0] & self.index_mask]
+        return NONE
 
     cdef uint32_t lookup(self, uint64_t low, uint16_t high, const char* name, size_t size) noexcept nogil
     cdef int index_add(self, uint32_t slot) except -1

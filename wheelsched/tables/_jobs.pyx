@@ -133,12 +133,8 @@ cdef class JobTable(Rows):
         cdef const uint8_t* k = <const uint8_t*>PyBytes_AS_STRING(key)
         cdef uint64_t low = _load_low(k)
         cdef uint16_t high = (<uint16_t>k[0] << 8) | k[1]
-        cdef uint32_t at = <uint32_t>low & self.index_mask
-        while self.index[at] != NONE:
-            if self.job(self.index[at]).key_low == low and self.job(self.index[at]).key_high == high:
-                return self.index[at]
-            at = (at + 1) & self.index_mask
-        return None
+        cdef uint32_t at = <uint32_t>low, found = self.with_key(low, high, &at)
+        return None if found == NONE else found
 
     def put(self, names, bytes keys, payloads, const uint32_t[::1] spec, const int64_t[::1] param,
             const int64_t[::1] next_us, const int64_t[::1] cursor, const uint8_t[::1] state, int64_t at):

@@ -1,10 +1,10 @@
-"""Rows of runs with their lists and their index."""
+"""Rows of runs with their lists."""
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from wheelsched.tables._run cimport BY_BACKFILL, MISFIRE, Run
 from wheelsched.tables._rows cimport NONE, Blob
-from wheelsched.tables._runturns cimport RunTurns
+from wheelsched.tables._runindex cimport RunIndex
 
 cdef struct List:
     uint32_t head
@@ -29,10 +29,7 @@ cdef struct Spec:
     uint16_t attempts
 
 
-cdef class RunRows(RunTurns):
-    cdef uint32_t* index
-    cdef uint32_t index_mask
-    cdef uint32_t index_used
+cdef class RunRows(RunIndex):
     cdef List* lists
     cdef uint32_t list_count
     cdef uint32_t* filled         # ready lines that are not empty, in no order
@@ -76,10 +73,6 @@ cdef class RunRows(RunTurns):
             self.filled[line.place] = self.filled[self.filled_count]
             self.lists[self.filled[line.place]].place = line.place
 
-    cdef uint32_t lookup(self, uint64_t high, uint64_t low) noexcept nogil
-    cdef int index_add(self, uint32_t slot) except -1
-    cdef void index_remove(self, uint32_t slot) noexcept nogil
-    cdef int index_resize(self, uint32_t size) except -1
     cdef void push(self, uint32_t list_id, uint32_t slot) noexcept nogil
     cdef void insert(self, uint32_t list_id, uint32_t slot) noexcept nogil
     cdef void unlink(self, uint32_t slot) noexcept nogil

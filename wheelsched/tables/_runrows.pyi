@@ -1,14 +1,12 @@
 
-import numpy as np
-from numpy.typing import NDArray
 from typing_extensions import disjoint_base
 
 from ._jobs import JobTable
-from ._runturns import RunTurns
+from ._runindex import RunIndex
 
 @disjoint_base
-class RunRows(RunTurns):
-    """The rows of all runs with their lists and index."""
+class RunRows(RunIndex):
+    """The rows of all runs with their lists."""
 
     order: int
     left: list[tuple[int, int]]
@@ -29,8 +27,6 @@ class RunRows(RunTurns):
         """How many runs are in a list."""
     def set_spec(self, spec: int, line: int, backlog: int, attempts: int, again: int = ..., again_backlog: int = ...) -> None:
         """Ready line, line of catch-up and backfill, and attempts of the runs of a spec; `again`: these lines for started ones."""
-    def exists(self, job: NDArray[np.uint32], nominal: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """1 where a row for that job and nominal time is there."""
     def load(self, chunk: int, data: bytes) -> None:
         """Read back one dump; all chunks come before `rebuild`. ValueError when it doesn't fit."""
     def rebuild(self, worker_lists: dict[int, int]) -> None:

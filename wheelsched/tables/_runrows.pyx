@@ -1,13 +1,13 @@
-"""Rows of runs: what keeps lists, the index and snapshots right. `_runs.RunTable` has the verbs.
+"""Rows of runs: what keeps lists and snapshots right. `_runs.RunTable` has the verbs.
 
 Every run row is in at most one list: a ready line (queued), a worker's (leased), the dead letters, or the finished ones that wait to
-be folded into history. Rows also hang in a chain or a line of their job (see `_runturns`), and in an index by run id.
+be folded into history. Rows also hang in a chain or a line of their job (see `_runturns`), and are found by id and by token (`_runindex`).
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memcpy, memset
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy
 
 from wheelsched.tables._jobs cimport Job, JobTable
 from wheelsched.tables._rows cimport CHUNK, NONE, WORDS, Blob, blob_data, blob_drop, blob_new
@@ -15,28 +15,19 @@ from wheelsched.tables._run cimport (
     BY_ENQUEUE, BY_SCHEDULE, DEAD, DEAD_LIST, DISCARDED, FINISHED_LIST, FIRST_LIST, IN_LINE, LEASED, NO_LIST, QUEUED, RETRY_WAIT,
     SCHEDULED, Run, is_waiting,
 )
-from wheelsched.tables._runturns cimport RunTurns
+from wheelsched.tables._runindex cimport RunIndex
 
 import numpy as np
 
 
-cdef inline uint64_t _mix(uint64_t high, uint64_t low) noexcept nogil:
-    """Finalizer of splitmix64 over both halves: runs of one job differ in `high` only."""
-    cdef uint64_t z = low ^ (high * 0x9E3779B97F4A7C15ULL)
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL
-    return z ^ (z >> 31)
-
-
-cdef class RunRows(RunTurns):
-    """The rows of all runs with their lists and index. `moves` is model.TRANSITIONS as 256 bytes."""
+cdef class RunRows(RunIndex):
+    """The rows of all runs with their lists. `moves` is model.TRANSITIONS as 256 bytes."""
 
     def __cinit__(self, JobTable jobs, bytes moves):
         assert len(moves) == 256
         self.row_size = sizeof(Run)
         self.left = []
         memcpy(self.moves, PyBytes_AS_STRING(moves), 256)
-        self.index_resize(1024)
         self.new_key()
         for _ in range(FIRST_LIST):
             self.new_list()
@@ -48,7 +39,6 @@ cdef class RunRows(RunTurns):
                 blob_drop(self.run(i).payload)
                 blob_drop(self.run(i).result)
                 blob_drop(self.run(i).history)
-        free(self.index)
         free(self.lists)
         free(self.filled)
         free(self.specs)
@@ -182,64 +172,6 @@ cdef class RunRows(RunTurns):
         r.list_id = NO_LIST
         r.prev = r.next = NONE
 
-    # The index by run id
-
-    cdef int index_resize(self, uint32_t size) except -1:
-        cdef uint32_t* old = self.index
-        cdef uint32_t old_size = self.index_mask + 1 if old != NULL else 0
-        cdef uint32_t* fresh = <uint32_t*>calloc(size, 4)
-        cdef uint32_t k, at
-        if fresh == NULL:
-            raise MemoryError("no memory for the index of runs")
-        memset(fresh, 0xFF, size * 4)
-        self.index = fresh
-        self.index_mask = size - 1
-        for k in range(old_size):
-            if old[k] != NONE:
-                at = <uint32_t>_mix(self.run(old[k]).id_high, self.run(old[k]).id_low) & self.index_mask
-                while self.index[at] != NONE:
-                    at = (at + 1) & self.index_mask
-                self.index[at] = old[k]
-        free(old)
-        return 0
-
-    cdef uint32_t lookup(self, uint64_t high, uint64_t low) noexcept nogil:
-        cdef uint32_t at = <uint32_t>_mix(high, low) & self.index_mask
-        cdef Run* r
-        while self.index[at] != NONE:
-            r = self.run(self.index[at])
-            if r.id_low == low and r.id_high == high:
-                return self.index[at]
-            at = (at + 1) & self.index_mask
-        return NONE
-
-    cdef int index_add(self, uint32_t slot) except -1:
-        if self.index_used * 4 >= (self.index_mask + 1) * <uint64_t>3:
-            self.index_resize((self.index_mask + 1) * 2)
-        cdef uint32_t at = <uint32_t>_mix(self.run(slot).id_high, self.run(slot).id_low) & self.index_mask
-        while self.index[at] != NONE:
-            at = (at + 1) & self.index_mask
-        self.index[at] = slot
-        self.index_used += 1
-        return 0
-
-    cdef void index_remove(self, uint32_t slot) noexcept nogil:
-        cdef uint32_t at = <uint32_t>_mix(self.run(slot).id_high, self.run(slot).id_low) & self.index_mask
-        cdef uint32_t hole, home
-        while self.index[at] != slot:
-            at = (at + 1) & self.index_mask
-        hole = at
-        while True:
-            at = (at + 1) & self.index_mask
-            if self.index[at] == NONE:
-                break
-            home = <uint32_t>_mix(self.run(self.index[at]).id_high, self.run(self.index[at]).id_low) & self.index_mask
-            if ((at - home) & self.index_mask) >= ((at - hole) & self.index_mask):
-                self.index[hole] = self.index[at]
-                hole = at
-        self.index[hole] = NONE
-        self.index_used -= 1
-
     # Changes
 
     cdef int verify(self, const uint32_t[::1] slots, uint8_t event) except -1:
@@ -285,6 +217,7 @@ cdef class RunRows(RunTurns):
             self.hold_place(r, 1)
         elif old == LEASED:
             self.hold_place(r, -1)
+            self.lease_end(r.token, slot)
         return 0
 
     cdef int settle(self, uint32_t slot) except -1:
@@ -302,7 +235,9 @@ cdef class RunRows(RunTurns):
     cdef uint32_t make(self, uint32_t job, uint64_t high, uint64_t low, uint8_t state, uint8_t disposition) except? 0xFFFFFFFF:
         cdef uint32_t s
         assert self.jobs.live(job), f"no job in row {job}"
-        assert self.lookup(high, low) == NONE, f"a second record for run {high:016x}{low:016x}"
+        cdef Job* j = self.jobs.job(job)
+        s = self.of_job_at(job, high, low) if low == j.key_low and <uint16_t>high == j.key_high else self.lookup(high, low)
+        assert s == NONE, f"a second record for run {high:016x}{low:016x}"
         s = self.alloc()
         cdef Run* r = self.run(s)
         r.id_high = high
@@ -312,25 +247,14 @@ cdef class RunRows(RunTurns):
         r.state = state
         r.disposition = disposition
         self.jobs.touch(job)
-        self.jobs.job(job).rows += 1
+        j.rows += 1
         self.chain(s)
-        self.index_add(s)
+        self.index_new(s)
         if is_waiting(r):
-            self.jobs.job(job).waiting += 1
+            j.waiting += 1
         elif state == QUEUED:
-            self.jobs.job(job).active += 1
+            j.active += 1
         return s
-
-    def exists(self, const uint32_t[::1] job, const int64_t[::1] nominal):
-        """uint8 array: 1 where a row for that job and nominal time is in the table."""
-        cdef Py_ssize_t n = job.shape[0], i
-        out = np.empty(n, np.uint8)
-        cdef uint8_t[::1] result = out
-        cdef Job* j
-        for i in range(n):
-            j = self.jobs.job(job[i])
-            result[i] = self.lookup((<uint64_t>(nominal[i] // 1000) << 16) | j.key_high, j.key_low) != NONE
-        return out
 
     # Snapshot
 
@@ -395,9 +319,9 @@ cdef class RunRows(RunTurns):
             r.history = blob_new(p + at + sizes[0] + sizes[1], sizes[2])
             at += <size_t>sizes[0] + sizes[1] + sizes[2]
             self.count += 1
-            self.index_add(i)
             self.jobs.job(r.job).rows += 1
             self.chain(i)
+            self.index_new(i)
             self.tally(i, 1)
             if r.trigger == BY_SCHEDULE:
                 self.see_occurrence(i)
@@ -418,6 +342,7 @@ cdef class RunRows(RunTurns):
         rows = np.array(self.slots(), np.uint32)
         fields = self.gather(rows)
         # a worker's list is in token order; other lists keep the order of entry
+        self.lease_room(int((fields["state"] == LEASED).sum()))
         rank = np.where(fields["state"] == LEASED, fields["token"].astype(np.uint64), fields["order"])
         for s in rows[np.argsort(rank, kind="stable")].tolist():
             r = self.run(s)
@@ -427,6 +352,7 @@ cdef class RunRows(RunTurns):
             elif r.state == LEASED:
                 self.push(worker_lists[r.worker], s)
                 self.hold_place(r, 1)
+                self.lease_add(r.token, s)
             elif r.state == DEAD and not r.flags & DISCARDED:
                 self.push(DEAD_LIST, s)
             elif r.state > RETRY_WAIT:
@@ -444,7 +370,6 @@ cdef class RunRows(RunTurns):
                 continue
             seen += 1
             r = self.run(i)
-            assert self.lookup(r.id_high, r.id_low) == i, f"run row {i} is not found by id"
             in_list = r.state != SCHEDULED and r.state != RETRY_WAIT
             assert (r.list_id != NO_LIST and r.list_id != IN_LINE) == in_list, f"run row {i}: list {r.list_id} in state {r.state}"
             counts = active.setdefault(r.job, [0, 0, 0])
@@ -457,10 +382,11 @@ cdef class RunRows(RunTurns):
                 keys[self.lists[self.specs[r.spec].line].job] += 1
         assert queues == [self.queue_leased[i] for i in range(self.queue_count)], "leases of the queues"
         assert keys == [self.key_leased[i] for i in range(self.key_count)], "leases of the concurrency keys"
-        assert seen == self.count == self.index_used, (seen, self.count, self.index_used)
+        assert seen == self.count, (seen, self.count)
         for job, counts in active.items():
             assert [self.jobs.job(job).waiting, self.jobs.job(job).active, self.jobs.job(job).rows] == counts, f"counts of job row {job}"
         self.check_turns()
+        self.check_index()
         for i in range(self.list_count):
             s, before, n = self.lists[i].head, NONE, 0
             while s != NONE:

@@ -170,7 +170,9 @@ cdef class RunTable(RunRows):
         cdef Py_ssize_t i
         cdef Run* r
         cdef uint64_t order
+        assert token > 0, f"{token} is no token"
         self.verify(slots, GRANT)
+        self.lease_room(<uint32_t>slots.shape[0])
         for i in range(slots.shape[0]):
             r = self.run(slots[i])
             order = r.order
@@ -182,6 +184,7 @@ cdef class RunTable(RunRows):
             r.started_us = r.ended_us = 0
             blob_drop(r.result)
             r.result = NULL
+            self.lease_add(r.token, slots[i])
             self.push(list_id, slots[i])
             self.order -= 1
             r.order = order  # kept for the way back; a worker's list is in token order anyway
@@ -374,7 +377,7 @@ cdef class RunTable(RunRows):
         self.forget_occurrence(s)
         self.unchain(s)
         self.jobs.job(self.run(s).job).rows -= 1
-        self.index_remove(s)
+        self.index_gone(s)
         self.release(s)
         return 0
 
@@ -406,8 +409,12 @@ cdef class RunTable(RunRows):
         cdef uint8_t[::1] v = verdict
         cdef const uint8_t* p = <const uint8_t*>PyBytes_AS_STRING(ids)
         cdef uint32_t s
+        cdef uint64_t high, low
         for i in range(n):
-            s = self.lookup(_load64(p + 16 * i), _load64(p + 16 * i + 8))
+            high, low = _load64(p + 16 * i), _load64(p + 16 * i + 8)
+            s = self.leased_as(tokens[i])
+            if s == NONE or self.run(s).id_low != low or self.run(s).id_high != high:  # stale, or it has ended
+                s = self.lookup(high, low)
             slots[i] = s
             if s == NONE or self.run(s).token != tokens[i]:
                 v[i] = 2
