@@ -12,10 +12,11 @@ from click.testing import CliRunner
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from wheelsched.cli.output import Progress, cut, pairs, size
+from wheelsched.cli.output import Progress, pairs
 from wheelsched.cli.root import cli
 from wheelsched.cli.shell import exit_code
-from wheelsched.cli.times import Times, changes_today, instant_text, relative, span
+from wheelsched.client.times import Times, changes_today, instant_text, relative, span
+from wheelsched.client.words import cut, size
 from wheelsched.model import errors
 
 NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)

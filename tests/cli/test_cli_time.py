@@ -14,7 +14,7 @@ from tests.cli.test_cli import NOON, NOON_US, RUN_ID, STATS, Scripted, invoke, p
 from tests.rigs import client as fake_server
 from tests.rigs.client import FakeServer
 from wheelsched.cli.history_rows import definition
-from wheelsched.cli.times import is_wall, parse_day, parse_moment, parse_wall, schedule_zone
+from wheelsched.client.times import is_wall, parse_day, parse_moment, parse_wall, schedule_zone
 from wheelsched.client.values import JobInfo
 from wheelsched.model import errors
 from wheelsched.model.nouns import NEVER, Call

@@ -12,7 +12,7 @@ import pytest
 from tests.engine.test_endings import end, same_after_restart
 from tests.rigs.engine import CALL, Bench
 from wheelsched import Every, Retry
-from wheelsched.cli.times import span
+from wheelsched.client.times import span
 from wheelsched.model.errors import InvalidArgumentError
 from wheelsched.model.nouns import INSTANT_MAX_US, US, Outcome
 

@@ -20,7 +20,7 @@ from tests.rigs.executor import BOOT, Scripted, alive, wait_for
 from tests.rigs.places import TASK_MODULES
 from wheelsched import Call, Retry
 from wheelsched.cli.root import cli
-from wheelsched.cli.status import troubles
+from wheelsched.client.troubles import troubles
 from wheelsched.model.nouns import NEVER, US, Outcome
 from wheelsched.pool.pool import Pool
 from wheelsched.process import launch

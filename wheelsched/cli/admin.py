@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
+from ..client.times import Times
+from ..client.words import counted, number
 from ..model.errors import ConfigError, LockedError, NotFoundError, PermissionDeniedError, WheelschedError
 from .history_rows import history_rows
-from .output import number, pairs, show_one, to_json
+from .output import pairs, show_one, to_json
 from .serve import default_data_path
 from .shell import Failed, Verbs, say, shell
-from .status import counted
 from .tables import table
-from .times import Times
 
 
 @click.group(cls=Verbs)

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ..client.apply import schedule_words
+from ..client.words import counted, cut
 from ..model.errors import InvalidArgumentError
 from ..model.nouns import display_name
 from ..schedules.schedule import Cron
 from .calendar import calendar_lines
 from .changed import difference_line
 from .jobs_file import read_jobs_file, shown_path
-from .output import cut, show_one
+from .output import show_one
 from .policies import warn
 from .shell import Failed, Verb, say, shell
-from .status import counted, runs_told
+from .status import runs_told
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

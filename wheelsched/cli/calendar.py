@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..client.times import Times
+from ..client.words import counted, cut
 from ..model.nouns import to_datetime
-from .output import cut, pairs, show_many, show_one
+from .output import pairs, show_many, show_one
 from .shell import Verbs, shell
-from .status import counted
-from .times import Times
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

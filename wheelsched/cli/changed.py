@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .output import cut, show_one
+from ..client.times import Times, relative, schedule_zone
+from ..client.words import cut
+from .output import show_one
 from .policies import warn
 from .shell import say, shell
-from .times import Times, relative, schedule_zone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ..client.times import DST_LEGEND, Times, instant_text, relative
 from ..model.errors import ScheduleError
 from ..model.nouns import parse_instant, to_datetime
 from ..schedules.expressions import describe
@@ -16,7 +17,6 @@ from ..schedules.schedule import OVERLAPS as DST_OVERLAPS
 from .lint import lint
 from .output import pairs, show_many, show_one
 from .shell import Verbs, shell
-from .times import DST_LEGEND, Times, instant_text, relative
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

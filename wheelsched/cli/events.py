@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .output import cut, to_json
-from .shell import Verb, clean, say, shell
-from .times import Times
+from ..client.times import Times
+from ..client.words import clean, cut
+from .output import to_json
+from .shell import Verb, say, shell
 
 if TYPE_CHECKING:
     from ..client.views_events import Event

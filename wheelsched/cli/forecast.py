@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from ..client.times import Times, span
+from ..client.words import counted, cut, number
 from ..model.nouns import US, format_duration
-from .output import cut, number, pairs, show_one
+from .output import pairs, show_one
 from .shell import EXIT_FAILED, Failed, Verb, say, shell
-from .status import counted
 from .tables import table
-from .times import Times, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

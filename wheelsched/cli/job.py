@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..client.times import DST_LEGEND, Times, instant_text, micros, relative, schedule_zone, span
+from ..client.words import cut, number
 from ..model.nouns import HOOKS, display_name
 from ..schedules.schedule import At, Cron, Every
 from .apply import apply_command
@@ -17,11 +19,10 @@ from .importers.imports import import_group
 from .job_change import VERBS as CHANGE_VERBS
 from .job_many import delete, pause, resume, trigger
 from .job_time import VERBS as TIME_VERBS
-from .output import cut, number, pairs, show_many, show_one
+from .output import pairs, show_many, show_one
 from .policies import call, payload_flags, policies, policy_flags, schedule, schedule_flags
 from .shell import Verbs, say, shell
 from .tables import Head, Tinted, brief
-from .times import DST_LEGEND, Times, instant_text, micros, relative, schedule_zone, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from ..client.words import counted
 from ..model.errors import WheelschedError
 from .output import show_many, show_one
 from .run import finish_wait, wait_flags
 from .shell import EXIT_NOT_FOUND, Failed, Verb, exit_code, say, shell
-from .status import counted, runs_told
+from .status import runs_told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

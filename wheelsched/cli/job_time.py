@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..client.times import Times, instant_text, is_wall, on_a_clock, parse_day, parse_moment, parse_wall, relative, schedule_zone
+from ..client.words import counted, number
 from ..model.errors import InvalidArgumentError, NotFoundError
 from ..model.nouns import parse_job_name
 from ..schedules.schedule import Cron
-from .output import number, pairs, show_many, show_one
+from .output import pairs, show_many, show_one
 from .policies import overlap as overlap_of
 from .shell import Verb, say, shell
-from .status import counted
-from .times import Times, instant_text, is_wall, on_a_clock, parse_day, parse_moment, parse_wall, relative, schedule_zone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
 
+    from ..client.times import Wall
     from ..client.views_time import Backfill, JobChange, Why
-    from .times import Wall
 
 _TIME_HELP = (
     "TIME is when the schedule has it, as `job next` and the column SCHEDULED of `run list` show it: RFC 3339 (2026-03-29T01:30:00Z,"

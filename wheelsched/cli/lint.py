@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from ..client.words import counted
 from ..model.errors import WheelschedError
 from ..model.nouns import parse_instant, to_datetime
 from ..schedules.expressions import ALIASES
@@ -20,7 +21,6 @@ from .importers.crontab import is_system, read_crontab
 from .jobs_file import read_jobs_file
 from .output import show_many
 from .shell import Failed, Verb, say, shell
-from .status import counted
 from .zone import machine_zone
 
 if TYPE_CHECKING:

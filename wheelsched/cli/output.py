@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from .shell import clean
+from ..client.times import DST_LEGEND
+from ..client.words import clean
 from .tables import table
-from .times import DST_LEGEND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
     from typing import Self
 
+    from ..client.times import Times
     from .shell import Shell
     from .tables import Head
-    from .times import Times
 
 T = TypeVar("T")
 
@@ -71,26 +71,6 @@ def pairs(rows: Iterable[tuple[str, str]]) -> list[str]:
         out += [" " * (width + 2) + line for line in rest]
     return out
 
-
-
-def cut(text: str, width: int) -> str:
-    """At most so many characters, the last an ellipsis when something was cut. One line."""
-    line = " ".join(text.split())
-    return line if len(line) <= width else line[: width - 1] + "\N{HORIZONTAL ELLIPSIS}"
-
-
-def number(value: int) -> str:
-    """`1,234,567`."""
-    return f"{value:,}"
-
-
-def size(n: float) -> str:
-    """`812 B`, `1.4 MiB`."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if n < 1024:
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.3g} {unit}"
-        n /= 1024
-    return f"{n:.3g} TiB"
 
 
 class Progress:

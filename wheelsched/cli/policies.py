@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from ..client.times import parse_day, parse_moment
 from ..model.errors import InvalidArgumentError
 from ..model.nouns import BUILTIN_FLAGS, CATCHUPS, HOOKS, OVERLAPS, TASKS_TOLD_MAX, Call, Command, Http, parse_duration, unserved
 from ..model.policies import Catchup, Overlap, Retry
 from ..schedules.schedule import GAPS, At, Cron, Every, Manual
 from ..schedules.schedule import OVERLAPS as DST_OVERLAPS
 from .shell import say, shell
-from .times import parse_day, parse_moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .output import number, show_many, show_one
+from ..client.times import Times
+from ..client.words import counted, number
+from .output import show_many, show_one
 from .shell import Verbs, say, shell
-from .status import counted
-from .times import Times
 
 if TYPE_CHECKING:
     from ..client.views_queues import QueueInfo

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ..client.times import Times, is_ago, on_a_clock, parse_bound, relative, schedule_zone, span
+from ..client.words import clean, counted, cut, size
 from ..model.errors import NotFoundError, PayloadError, ResultNotKept, RunFailed
 from ..model.tape import STREAMS
-from .output import cut, pairs, show_many, show_one, size, to_json
+from .output import pairs, show_many, show_one, to_json
 from .run_names import HELP, find_id, find_run, run_name
-from .shell import Failed, Shell, Verbs, clean, exit_code, say, shell
-from .status import counted
+from .shell import Failed, Shell, Verbs, exit_code, say, shell
 from .tables import Head, Tinted, brief
-from .times import Times, is_ago, on_a_clock, parse_bound, relative, schedule_zone, span
 from .zone import machine_zone
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from ..client.times import parse_day, parse_moment, schedule_zone
 from ..model.errors import InvalidArgumentError, NotFoundError, WheelschedError
 from ..model.nouns import MS
 from .shell import EXIT_CONFLICT, EXIT_NOT_FOUND, Failed, Shell, shell
-from .times import parse_day, parse_moment, schedule_zone
 from .zone import machine_zone
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
+from ..client.words import clean
 from ..model.errors import RunFailed, RunTimeout, WheelschedError
 
 if TYPE_CHECKING:
@@ -89,11 +90,6 @@ class Shell:
 def shell() -> Shell:
     """The shell of the verb that runs."""
     return click.get_current_context().find_root().ensure_object(Shell)
-
-
-def clean(text: str) -> str:
-    """Nothing that moves the cursor or colours the terminal: what others stored is shown here."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def say(message: str) -> None:

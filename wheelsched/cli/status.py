@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ..client.places import server_pid
+from ..client.times import span
+from ..client.troubles import held_words, troubles
+from ..client.words import clean, counted, number, size
 from ..model.errors import DeadlineExceededError, UnavailableError
-from ..model.nouns import US, format_offset, parse_duration, to_datetime, unserved
-from .output import cut, number, pairs, show_one, size
-from .shell import EXIT_FAILED, EXIT_UNAVAILABLE, Failed, Verb, clean, shell
-from .times import Times, span
+from ..model.nouns import US, format_offset, parse_duration
+from .output import pairs, show_one
+from .shell import EXIT_FAILED, EXIT_UNAVAILABLE, Failed, Verb, shell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
 
 ANSWER_WITHIN: Final = "5s"
 _LOOK_S: Final = 0.2
-_TEXT_MAX: Final = 300  # characters of what user code said
-_TASKS_SHOWN: Final = 5
 
 
 @click.command(cls=Verb)
@@ -46,11 +46,6 @@ def stats_now(sh: Shell) -> dict[str, Any]:
         raise Failed(f"no answer from {who} within {span(parse_duration(limit) / US)}: it hangs, or is stopped", EXIT_UNAVAILABLE) from e
 
 
-def counted(n: int, noun: str) -> str:
-    """`1 run`, `2,000 runs`."""
-    return f"{number(n)} {noun}{'' if n == 1 else 's'}"
-
-
 def runs_told(cancelled: int, going_on: int) -> str:
     """`; 2 runs cancelled, 1 run goes on`: what became of the open runs of deleted jobs."""
     told = [f"{counted(cancelled, 'run')} cancelled"] if cancelled else []
@@ -68,7 +63,7 @@ def _page(s: dict[str, Any]) -> Iterator[str]:
     now = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=s["now_us"])
     offset = s["clock_offset_us"]
     if s.get("held"):
-        yield _held(s) + "; until then no schedule and no delay triggers anything"
+        yield held_words(s) + "; until then no schedule and no delay triggers anything"
         yield "what is queued goes on, and `enqueue` and `job trigger` still run"
     yield from pairs([
         ("server", f"{s['server']}, pid {s['pid']}, up {span(s['uptime_s'])}, generation {s['generation']}"),
@@ -112,47 +107,8 @@ def _queue_line(q: dict[str, Any], *, paused: bool) -> str:
     return f"{number(q['queued'])} queued{leased}" + (", PAUSED: `wheelsched queue resume` ends it" if paused else "")
 
 
-def _held(s: dict[str, Any]) -> str:
-    why = f" ({clean(s['hold_note'])})" if s.get("hold_note") else ""
-    since = "" if s.get("held_since_us") is None else f" since {Times('utc').show(to_datetime(s['held_since_us']))}"
-    return f"HELD{why}{since}: `wheelsched admin release` ends it"
-
-
-def _one_line(text: str) -> str:
-    return clean(cut(text, _TEXT_MAX))
-
-
 def _indented(rows: list[tuple[str, str]]) -> list[str]:
     return ["  " + line for line in pairs(rows) or ["none"]]
-
-
-def troubles(s: dict[str, Any]) -> list[str]:
-    """What keeps the server from doing its work; empty when all is well."""
-    out = [_held(s)] if s.get("held") else []
-    if s["draining"]:
-        out.append("draining: it is about to stop")
-    if s["storage"]["state"] == "full":
-        out.append(s["storage"].get("why") or "storage is nearly full: new commands are refused")
-    if s.get("start_failure"):
-        failure = s["start_failure"]
-        out.append(f"workers can't start: {_one_line(failure['text'])} ({failure['tries']} {'try' if failure['tries'] == 1 else 'tries'})")
-    slow = s.get("slow_starts", ())
-    out += [f"worker {w['worker']} has not come up for {span(w['us'] / 1e6)}: importing, or in its on_start" for w in slow]
-    if s.get("reload_failure"):
-        failure = s["reload_failure"]
-        at = Times("utc").show(to_datetime(failure["at_us"]))
-        out.append(f"reload failed at {at}: the old code goes on: {_one_line(failure['text'])}; `wheelsched admin reload` tries again")
-    if s["queued"] and not any(w["ready"] for w in s["workers"]):
-        out.append(f"{number(s['queued'])} runs are queued and there is no worker")
-    elif s["unserved_tasks"]:
-        out += [unserved(task, s.get("served_tasks", ())) for task in sorted(s["unserved_tasks"])]
-    jobs = {task: n for task, n in s.get("unserved_jobs", {}).items() if task not in s["unserved_tasks"]}
-    if jobs:
-        n, some = sum(jobs.values()), [unserved(task, s.get("served_tasks", ())) for task in list(jobs)[:_TASKS_SHOWN]]
-        told = "; ".join(text.removeprefix("no worker serves task ") for text in some)
-        more = f" and {len(jobs) - len(some)} other tasks" if len(jobs) > len(some) else ""
-        out.append(f"{counted(n, 'active job')} {'names a task' if n == 1 else 'name tasks'} that no worker serves: {told}{more}")
-    return out
 
 
 @click.command(cls=Verb)

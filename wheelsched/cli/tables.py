@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
-from .shell import clean, shell
+from ..client.words import clean
+from .shell import shell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

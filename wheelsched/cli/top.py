@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from ..client.times import Times, span
+from ..client.troubles import troubles
+from ..client.words import clean, number
 from ..model.nouns import US, parse_duration, to_datetime
-from .output import number, pairs, to_json
-from .shell import Verb, clean, shell
-from .status import lag_line, stats_now, troubles
-from .times import Times, span
+from .output import pairs, to_json
+from .shell import Verb, shell
+from .status import lag_line, stats_now
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ..output import number, pairs, show_one, size
+from ...client.times import span
+from ...client.words import number, size
+from ..output import pairs, show_one
 from ..shell import Failed, Verbs, shell
 from ..status import lag_line
-from ..times import span
 from .workbench import clean_up_on_sigterm
 
 if TYPE_CHECKING:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ...client.times import span
+from ...client.words import number
 from ...model.errors import WheelschedError
-from ..output import number, to_json
+from ..output import to_json
 from ..shell import Failed, Verb, shell
 from ..tables import table
-from ..times import span
 from .workbench import Folder, clean_up_on_sigterm
 
 if TYPE_CHECKING:

@@ -10,13 +10,14 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from ...client.times import instant_text, span
+from ...client.words import number
 from ...model.errors import DeadlineExceededError
 from ...model.nouns import Call, Job
 from ...model.policies import Retry
 from ...schedules.schedule import At, Cron, Every
-from ..output import Progress, number
+from ..output import Progress
 from ..status import lag_line
-from ..times import instant_text, span
 from . import demo_tasks
 from .workbench import Census, ServerProcess, poll
 

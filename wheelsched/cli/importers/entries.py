@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 from ...client.apply import schedule_words
 from ...client.places import server_uid
 from ...client.values import plain
+from ...client.words import counted, cut
 from ...model.errors import DeadlineExceededError, PermissionDeniedError, UnavailableError, WheelschedError
-from ..output import cut, show_many
+from ..output import show_many
 from ..shell import Failed, say, shell
-from ..status import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
