@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 # "ci" draws new examples at every run (derandomize=False) and keeps no database, so it depends on no earlier run.
 _CALM = {"deadline": None, "print_blob": True, "derandomize": False, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("dev", max_examples=50, **_CALM)
-settings.register_profile("ci", max_examples=150, database=None, **_CALM)
+settings.register_profile("ci", max_examples=80, database=None, **_CALM)
+settings.register_profile("installed", max_examples=10, database=None, **_CALM)
 settings.register_profile("long", max_examples=5_000, **_CALM)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
@@ -35,6 +36,16 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 def pytest_configure(config: pytest.Config) -> None:
     """Name the marks here too: the tests also run from a folder without pyproject.toml."""
     config.addinivalue_line("markers", "slow: takes more than a few seconds; part of the full run")
+    config.addinivalue_line("markers", "nightly: asks for longer what another test asks for some seconds; only with `-m nightly`")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the nightly tests out unless they are named."""
+    if "nightly" in config.option.markexpr or any("::" in arg for arg in config.args):
+        return
+    left_out = [item for item in items if item.get_closest_marker("nightly")]
+    items[:] = [item for item in items if not item.get_closest_marker("nightly")]
+    config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture

@@ -200,7 +200,7 @@ def test_bench_latency():
     assert result["start_lag_ms"]["p50"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # `.ci/run` runs it by itself
 def test_the_demo_holds():
     args = [sys.executable, "-m", "wheelsched", "demo", "-o", "json"]
     done = subprocess.run(args, capture_output=True, text=True, timeout=120, check=False)

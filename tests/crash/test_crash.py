@@ -1,4 +1,4 @@
-"""kill -9 under load. WHEELSCHED_KILLS sets how many (default 10); `python -m tests.crash` is the long form."""
+"""kill -9 under load. WHEELSCHED_KILLS sets how many (default 5); `python -m tests.crash` is the long form."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from tests.crash import server_kills as crash
 
 @pytest.mark.slow
 def test_kill_9_under_load_loses_nothing_and_doubles_nothing(tmp_path):
-    kills = int(os.environ.get("WHEELSCHED_KILLS", "10"))
+    kills = int(os.environ.get("WHEELSCHED_KILLS", "5"))
     seed = int(os.environ.get("WHEELSCHED_SEED", "1"))
     h = crash.run(tmp_path, kills, seed)
     findings, counts = crash.judge(h.history)

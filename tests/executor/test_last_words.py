@@ -47,8 +47,10 @@ def attempt_of(ws, run):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("mode", ["process", "thread", "async"])
+@pytest.mark.parametrize(("mode", "where"), [
+    ("process", "pool"), ("thread", "external"), ("async", "pool"),
+    *(pytest.param(*pair, marks=pytest.mark.nightly) for pair in (("process", "external"), ("thread", "pool"), ("async", "external"))),
+])
 def test_f13_the_last_words_before_a_crash_are_with_the_run(world, short_tmp, where, mode):
     ws = world(where, mode, 1 if mode == "process" else 2)
     for how in WAYS:

@@ -98,7 +98,7 @@ def random_jobs(chooser, n):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.nightly), 1, pytest.param(2, marks=pytest.mark.nightly), 3, 4, 5, 6, 7])
 def test_counts_are_those_of_the_schedules(seed):
     chooser = random.Random(seed)
     span, bucket, queue = chooser.choice([("24h", "1m", None), ("5h", "1s", "mail*"), ("3h", "7m", None), ("26h", "1h", "*"), ("90s", "1s", None)])

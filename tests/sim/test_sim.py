@@ -20,7 +20,7 @@ from wheelsched.model.nouns import Outcome
 from wheelsched.server import keeper
 from wheelsched.state import history, state
 
-SEEDS = 500 if os.environ.get("WHEELSCHED_CI") else 60
+SEEDS = 500 if os.environ.get("WHEELSCHED_CI") else 40
 CHUNKS = 10
 FIRST = int(os.environ.get("WHEELSCHED_SEED") or 0)  # the same in each run; further ones by `python -m tests.sim`
 

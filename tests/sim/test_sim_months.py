@@ -11,7 +11,7 @@ from wheelsched.state.elapsed import Elapsed
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, 3, 5, 6, 9, 10, 13])
+@pytest.mark.parametrize("seed", [0, 1, 3, 5, 6, 9, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (10, 13))])
 def test_s2_months(seed):
     lasting(seed)
 
