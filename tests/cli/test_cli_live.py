@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
+from tests.rigs.cli import Live
 from tests.rigs.places import TESTS
 from tests.rigs.server import wait_for
 from wheelsched.cli import verify
@@ -28,32 +27,6 @@ from wheelsched.model.errors import UnavailableError
 from wheelsched.server.boot import open_offline
 from wheelsched.state.history import pack
 from wheelsched.state.state import State
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-TASKS = "wheelsched.cli.bench.demo_tasks"
-
-
-class Live:
-    """A server, and the command line as a subprocess."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.server = ServerProcess(folder, workers=1, tasks=(TASKS,))
-        self.said = []  # on stderr, by the last command
-
-    def __call__(self, *args, code=0, text=None):
-        env = {k: v for k, v in os.environ.items() if not k.startswith("WHEELSCHED_")} | {"WHEELSCHED_SOCKET": self.server.socket}
-        done = subprocess.run(
-            [sys.executable, "-m", "wheelsched", *args], env=env, input=text, capture_output=True, text=True, timeout=60, check=False
-        )
-        assert done.returncode == code, (args, done.returncode, done.stdout, done.stderr)
-        self.said = done.stderr.splitlines()
-        return done.stdout
-
-    def json(self, *args, code=0):
-        return json.loads(self(*args, "-o", "json", code=code))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from fractions import Fraction
 import msgpack
 import pytest
 
-from tests.cli.test_cli import NOON_US, RUN_ID, Scripted, page, wire_job, wire_run
+from tests.rigs.cli import NOON_US, RUN_ID, Scripted, page, wire_job, wire_run
 from tests.rigs.client import FakeServer
 from wheelsched.model import errors
 from wheelsched.model.payloads import Ext, Exts

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from click.testing import CliRunner
 
-from tests.cli.test_cli import NOON_US, RUN_ID, Scripted, page, wire_job, wire_run
+from tests.rigs.cli import NOON_US, RUN_ID, Scripted, page, wire_job, wire_run
 from tests.rigs.client import FakeServer
 from tests.rigs.server import wait_for
 from wheelsched import Call, Cron, Manual

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.cli.test_cli import NOON, NOON_US, RUN_ID, STATS, Scripted, invoke, page, wire_job, wire_run
 from tests.rigs import client as fake_server
+from tests.rigs.cli import NOON, NOON_US, RUN_ID, STATS, Scripted, invoke, page, wire_job, wire_run
 from tests.rigs.client import FakeServer
 from wheelsched.cli.history_rows import definition
 from wheelsched.client.times import is_wall, parse_day, parse_moment, parse_wall, schedule_zone

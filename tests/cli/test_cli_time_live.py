@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.cli.test_cli_live import Live
+from tests.rigs.cli import Live
 
 
 @pytest.fixture

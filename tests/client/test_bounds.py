@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from tests.cli.test_cli import Scripted, wire_job, wire_run
+from tests.rigs.cli import Scripted, wire_job, wire_run
 from tests.rigs.client import FakeServer
 from wheelsched import Call, Every, InvalidArgumentError
 from wheelsched.client.bounds import bound, coming

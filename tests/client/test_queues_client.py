@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.cli.test_cli import STATS, Scripted
+from tests.rigs.cli import STATS, Scripted
 from tests.rigs.client import T0, T0_US, Driven, FakeServer, answering
 from tests.rigs.server import Serving, wait_for
 from wheelsched import Call, Client, InternalError, InvalidArgumentError, NotFoundError

@@ -8,16 +8,15 @@ import msgpack
 import numpy as np
 import pytest
 
+from tests.rigs.attempts import end, same_after_restart
 from tests.rigs.engine import CALL, FAILED, OK, Bench
 from wheelsched import At, Cancel, Every, Retry, RetryAfter, RunFailed, RunTimeout, Snooze, task
 from wheelsched.client.verbs import unfinished
 from wheelsched.engine.retries import rule_for
 from wheelsched.engine.turn import WorkerGone
-from wheelsched.journal.recover import recover
 from wheelsched.model.errors import InvalidArgumentError
 from wheelsched.model.nouns import US, Outcome
 from wheelsched.simulator.simulator import Simulator
-from wheelsched.state.state import State
 
 CANCELLED, SNOOZED = Outcome.CANCELLED, Outcome.SNOOZED
 
@@ -27,25 +26,6 @@ def b():
     with Bench("2026-03-02T00:00:00Z") as bench:
         bench.hello()
         yield bench
-
-
-def end(b, leases, outcome, result, conn=50):
-    """Report all of them with one result."""
-    at = np.full(len(leases), b.now_us, "<i8").tobytes()
-    return list(b.call(conn, ("finish", {
-        "id": b"".join(x[0] for x in leases), "token": np.array([x[1] for x in leases], "<i8").tobytes(), "outcome": bytes([outcome] * len(leases)),
-        "started_us": at, "ended_us": at, "result": [[i, result] for i in range(len(leases))],
-    }))["verdict"])
-
-
-def same_after_restart(b):
-    """Replay and snapshot give the state that lives."""
-    live = b.engine.state
-    live.check()
-    assert recover(b.journal).digest() == live.digest()
-    loaded = State.load(p for part in live.copy(1 << 20) for p in part)
-    assert loaded.digest() == live.digest()
-    loaded.check()
 
 
 # On the wire

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.rigs.engine import FAILED, Bench, at
+from tests.rigs.engine import FAILED, Bench, at, fold
 from wheelsched import (
     Catchup,
     Cron,
@@ -31,12 +31,6 @@ def b():
         bench.hello()
         yield bench
         bench.engine.state.check()
-
-
-def fold(b):
-    """Housekeeping moves what is finished to history."""
-    b.advance("61s")
-    b.advance("61s")
 
 
 # why

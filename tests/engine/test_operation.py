@@ -9,10 +9,11 @@ import msgpack
 import pytest
 
 import wheelsched.simulator.simulator as t
-from tests.engine.test_occurrences import START, fold
-from tests.rigs.engine import Bench, at
+from tests.rigs.engine import Bench, at, fold
 from wheelsched import At, Call, Cron, Every, FailedPreconditionError, Job, Manual
 from wheelsched.model.errors import WheelschedError
+
+START = "2026-03-02T00:00:00Z"  # a Monday
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 import user_tasks
 from click.testing import CliRunner
 
-from tests.engine.test_endings import end
+from tests.rigs.attempts import end
 from tests.rigs.engine import CALL, Bench
 from tests.rigs.executor import Scripted, value
 from tests.rigs.places import TASK_MODULES

@@ -9,7 +9,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from tests.engine.test_endings import end, same_after_restart
+from tests.rigs.attempts import end, same_after_restart
 from tests.rigs.engine import CALL, Bench
 from wheelsched import Every, Retry
 from wheelsched.client.times import span

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.engine.test_endings import end, same_after_restart
+from tests.rigs.attempts import end, same_after_restart
 from tests.rigs.engine import CALL, Bench
 from tests.rigs.places import TASK_MODULES
 from tests.rigs.server import wait_for

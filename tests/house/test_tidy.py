@@ -327,6 +327,8 @@ def test_tests_stand_in_rooms() -> None:
     names = [(path.relative_to(ROOT / "tests"), path) for path in files("tests/**/test_*.py")]
     bad = [f"{path.relative_to(ROOT)}: no room of the package" for name, path in names if len(name.parts) != 2 or name.parts[0] not in rooms]
     bad += [f"{p.relative_to(ROOT)}: put it into a room or into rigs/" for p in (ROOT / "tests").glob("*.py") if p.stem not in {"__init__", "conftest"}]
+    bad += [f"{where(path, n.lineno)}: a test imports no other test" for path in files("tests/**/*.py") for n in nodes(path)
+            if isinstance(n, ast.ImportFrom) and re.search(r"\.test_", f"{n.module}{''.join(f'.{a.name}' for a in n.names)}")]
     no(bad, "see tests/README.md:")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from tests.rigs.executor import FIRST, USED, Scripted
+from tests.rigs.executor import FIRST, USED, Scripted, withheld
 from tests.rigs.places import TASK_MODULES
 from tests.rigs.server import wait_for
 from wheelsched import Call, Retry
@@ -18,7 +18,6 @@ from wheelsched.model.nouns import Outcome
 from wheelsched.process.kept import AREA_BYTES, HEAD_BYTES, RESULT_BYTES, ROWS_MAX, Kept
 from wheelsched.process.processes import FILE_BYTES, W_MONO_NS, W_PID
 from wheelsched.process.started import SeenFile
-from wheelsched.protocol import frames
 
 MODES = ("process", "thread", "async")
 KINDS = ("k.value", "k.none", "k.fail", "k.print", "k.batch")
@@ -176,25 +175,6 @@ def test_results_that_fill_the_log_are_reported_on_the_way(end, tmp_path):
     half = 2 * RESULT_BYTES // 40_000
     assert [told(end, t)[3] for t in tokens] == [big] * half + [None] * half + [big] * 3
     assert len(Path(notes).read_text().splitlines()) == len(tokens) + 1
-
-
-def withheld(end):
-    """The answers to `finish`, which the executor gets only when a test sends them; how to send one."""
-    held, verbs = [], {}
-    answer, send = end._answer, end.connection.send
-
-    def answering(request):
-        verbs[request.id] = request.verb
-        return answer(request)
-
-    def sending(frame):
-        if verbs.get(frames.parse_reply(frame[4:]).id) == "finish":
-            held.append(frame)
-        else:
-            send(frame)
-
-    end._answer, end.connection.send = answering, sending
-    return held, send
 
 
 def test_w10_what_ended_is_kept_until_the_server_has_answered_its_report(end, tmp_path):

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.process.test_kept import withheld
-from tests.rigs.executor import Scripted
+from tests.rigs.executor import Scripted, withheld
 from tests.rigs.places import TASK_MODULES
 from wheelsched.model.nouns import Ended, Outcome
 from wheelsched.process.kept_log import LOG_BYTES, LOG_HEAD_BYTES, KeptLog, read_log

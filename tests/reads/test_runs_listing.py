@@ -7,12 +7,20 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.cli.test_cli import NOON_US, Scripted, page, server, wire_job, wire_run  # noqa: F401 - a fixture
+from tests.rigs.cli import Scripted, page, wire_job, wire_run
+from tests.rigs.client import FakeServer
 from tests.rigs.engine import Bench
 from wheelsched import Call, InvalidArgumentError, Manual
 from wheelsched.model import errors
 
 US = 1_000_000
+
+
+@pytest.fixture
+def server(short_tmp):
+    scripted = Scripted(short_tmp)
+    with FakeServer(scripted.path, scripted.handle):
+        yield scripted
 
 
 @pytest.fixture
@@ -59,7 +67,7 @@ def test_runs_by_task_queue_and_namespace(full):
         full.client.runs(namespace="no namespace")
 
 
-def test_the_command_line_shows_the_newest_and_says_when_there_are_more(server):  # noqa: F811 - the fixture
+def test_the_command_line_shows_the_newest_and_says_when_there_are_more(server): - the fixture
     rows = [wire_run(id=f"{i:032x}") for i in range(3)]
     server.answers |= {"runs": lambda args: page(*rows[: args["limit"]]), "get": errors.NotFoundError("gone")}
     done = server("run", "list", "--limit", "2", "-o", "json")
@@ -76,7 +84,7 @@ def test_the_command_line_shows_the_newest_and_says_when_there_are_more(server):
 
 
 @pytest.mark.parametrize("verb", ["runs", "dead"])
-def test_spans_of_time_as_people_write_them(server, verb):  # noqa: F811 - the fixture
+def test_spans_of_time_as_people_write_them(server, verb): - the fixture
     server.answers |= {"runs": page(), "dead": page(), "get": wire_job(), "queues": []}
     words = ("run", "list") if verb == "runs" else ("dead", "list")
 

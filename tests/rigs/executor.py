@@ -203,3 +203,22 @@ def value(ended):
     """What a run that succeeded has returned."""
     assert ended[0] == Outcome.SUCCEEDED, ended
     return msgpack.unpackb(ended[3]["value"], timestamp=3)
+
+
+def withheld(end):
+    """The answers to `finish`, which the executor gets only when a test sends them; how to send one."""
+    held, verbs = [], {}
+    answer, send = end._answer, end.connection.send
+
+    def answering(request):
+        verbs[request.id] = request.verb
+        return answer(request)
+
+    def sending(frame):
+        if verbs.get(frames.parse_reply(frame[4:]).id) == "finish":
+            held.append(frame)
+        else:
+            send(frame)
+
+    end._answer, end.connection.send = answering, sending
+    return held, send

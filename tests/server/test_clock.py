@@ -1,40 +1,17 @@
 """Clocks that are set while the real server runs: through a library that shifts CLOCK_REALTIME, and `--clock-check` to notice."""
 
-import mmap
 import shutil
-import struct
-import subprocess
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.rigs.places import TESTS
+from tests.rigs.clock import Shift
 from tests.rigs.server import Serving, wait_for
 from wheelsched import Call, Client, Every
 from wheelsched.model.nouns import NEVER, US
 from wheelsched.server.clock import Clock, WallTimer
 from wheelsched.server.lags import Histogram
-
-
-class Shift:
-    """The library's control word: nanoseconds added to the wall clock of the server and its workers."""
-
-    def __init__(self, folder: Path):
-        self.library = folder / "clockstep.so"
-        subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", str(self.library), str(TESTS / "shims" / "clockstep.c")], check=True)
-        self.path = folder / "offset"
-        self.path.write_bytes(bytes(4096))
-        with self.path.open("r+b") as file:
-            self.map = mmap.mmap(file.fileno(), 4096)
-
-    def set(self, seconds):
-        self.map[:8] = struct.pack("<q", int(seconds * 1e9))
-
-    @property
-    def env(self):
-        return {"LD_PRELOAD": str(self.library), "CLOCKSTEP_FILE": str(self.path)}
 
 
 @pytest.fixture

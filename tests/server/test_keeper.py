@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tests.rigs.clock import Shift
 from tests.rigs.engine import FAILED, Bench, at
 from tests.rigs.server import wait_for
-from tests.server.test_clock import Shift
 from wheelsched import Call, Cron, Every
 from wheelsched.engine.turn import Effects
 from wheelsched.journal.lmdb_journal import HEADROOM_BYTES, Batch, LmdbJournal

@@ -5,10 +5,11 @@ overlap-03 and lease-01 need workers outside of the server: test_engine_workers.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
+from tests.rigs.simulator import at, clock, ledger
 from wheelsched import At, Call, Cron, Every, Retry, current_run
 from wheelsched.model.errors import ScheduleError, WheelschedError
 from wheelsched.simulator.simulator import Simulator
@@ -16,14 +17,6 @@ from wheelsched.simulator.simulator import Simulator
 
 class Boom(Exception):
     pass
-
-
-def at(text):
-    return datetime.fromisoformat(text).replace(tzinfo=UTC)
-
-
-def clock(run):
-    return run.scheduled_at.strftime("%H:%M:%S")
 
 
 @pytest.fixture
@@ -49,10 +42,6 @@ def world():
     with Simulator("2026-03-02T00:00:00Z", tasks={"ok": ok, "slow": slow, "boom": boom, "do": do}) as sim:
         sim.seen, sim.acts = seen, acts
         yield sim
-
-
-def ledger(sim, job, reason=None):
-    return [r for r in sim.runs(job, "skipped") if reason is None or r.reason == reason]
 
 
 def test_misfire_01(world):

@@ -19,8 +19,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.rigs.simulator import at, clock, ledger
 from tests.sim.oracle import zone_data
-from tests.simulator.test_semantics import at, clock, ledger
 from wheelsched import At, Call, Cron, Every, Overlap, current_run
 from wheelsched.model.errors import NotFoundError, WheelschedError
 from wheelsched.simulator.simulator import Simulator

@@ -8,8 +8,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from tests.engine.test_occurrences import fold
-from tests.rigs.engine import Bench
+from tests.rigs.engine import Bench, fold
 from tests.sim.kept import DAY, WORK, YEAR, Kept
 from wheelsched import At, Catchup, Cron, Every
 from wheelsched.journal.memory import Batch
