@@ -67,7 +67,7 @@ def test_runs_by_task_queue_and_namespace(full):
         full.client.runs(namespace="no namespace")
 
 
-def test_the_command_line_shows_the_newest_and_says_when_there_are_more(server): - the fixture
+def test_the_command_line_shows_the_newest_and_says_when_there_are_more(server):
     rows = [wire_run(id=f"{i:032x}") for i in range(3)]
     server.answers |= {"runs": lambda args: page(*rows[: args["limit"]]), "get": errors.NotFoundError("gone")}
     done = server("run", "list", "--limit", "2", "-o", "json")
@@ -84,7 +84,7 @@ def test_the_command_line_shows_the_newest_and_says_when_there_are_more(server):
 
 
 @pytest.mark.parametrize("verb", ["runs", "dead"])
-def test_spans_of_time_as_people_write_them(server, verb): - the fixture
+def test_spans_of_time_as_people_write_them(server, verb):
     server.answers |= {"runs": page(), "dead": page(), "get": wire_job(), "queues": []}
     words = ("run", "list") if verb == "runs" else ("dead", "list")
 
