@@ -40,11 +40,12 @@ ROOMS = {
     "client": "model schedules protocol",
     "server": "model wheel tables schedules protocol state engine reads verbs journal process pool",
     "simulator": "model wheel tables schedules protocol state engine reads verbs journal server client tasks",
+    "web": "client model schedules",
     "cli": "client model schedules protocol",
 }
 FACE = {"__init__": "model schedules tasks client", "__main__": "cli", "testing": "simulator", "ext": "model"}  # modules in no room
 # Verbs that are not calls of a client: they start processes, or read a data directory. The root of the command line loads each verb when it is used.
-WITHOUT_CLIENT = ["cli.serve", "cli.worker", "cli.verify", "cli.bench.*"]
+WITHOUT_CLIENT = ["cli.web", "cli.serve", "cli.worker", "cli.verify", "cli.bench.*"]
 # Typed imports that still close a circle within a room, to be cut.
 CIRCLES = {
     ("client.async_client_runs", "client.async_client"), ("client.client_runs", "client.client"), ("client.verbs_dead", "client.async_client"),

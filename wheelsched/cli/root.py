@@ -20,6 +20,7 @@ VERBS = {
     "cron": ("cron:cron", "Explain and lint cron expressions, show their next times (offline)."),
     "forecast": ("forecast:forecast", "How many runs will start when: the coming peak, and who makes it."),
     "events": ("events:events", "Follow changes of state: runs, jobs, queues, workers."),
+    "web": ("web:web", "Show a server in a browser; metrics for Prometheus."),
     "status": ("status:status", "What the server is doing: lags, queues, workers, storage."),
     "top": ("top:top", "Rates, queues and workers, again and again."),
     "health": ("status:health", "One line; exit 0 if all is well."),

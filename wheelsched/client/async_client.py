@@ -113,6 +113,11 @@ class AsyncListing(Generic[T]):
             for item in await self._ask(ask):
                 yield item
 
+    async def page(self, after: Any = None, limit: int = 100) -> tuple[list[T], Any]:
+        """As Listing.page."""
+        pages = self._pages()
+        return await self._ask(pages.turn_to(after, limit)), pages.after
+
 
 class AsyncClient(AsyncRunCalls, AsyncJobVerbs, AsyncEventVerbs, AsyncDeadVerbs, AsyncLogVerbs):
     """The client of a server on this machine, for asyncio. Arguments as Client's; every method is as Client's."""

@@ -128,6 +128,14 @@ class Listing(Generic[T]):
         while (ask := pages.next_ask()) is not None:
             yield from self._ask(ask)
 
+    def page(self, after: Any = None, limit: int = 100) -> tuple[list[T], Any]:
+        """One page by hand, for who shows pages: at most `limit` rows, perhaps none, and where the next one begins, None after the last.
+
+        `after`: what the page before gave, None for the first. The position is the server's own: keep it as it is.
+        """
+        pages = self._pages()
+        return self._ask(pages.turn_to(after, limit)), pages.after
+
 
 class BaseClient(RunCalls, JobVerbs, EventVerbs, DeadVerbs, LogVerbs):
     """Every verb of a client; how a question reaches a server is left to `_do`."""

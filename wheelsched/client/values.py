@@ -413,6 +413,7 @@ class JobInfo(_Raw):
     note = _Field["str | None"]("note")
     pause_note = _Field["str | None"]("pause_note")  # why it is paused
     active = _Field[int]("active")  # its open runs
+    param_us = _Field["int | None"]("param_us")  # the instant of its own of a schedule that has one: At, and the anchor of Every
     result = _Field["str | None"]("result")  # of put alone: created, updated or unchanged
     cancelled = _Field["int | None"]("cancelled")  # of delete alone: how many runs it cancelled; `active` runs, which a worker has, go on
     payload = _Field["bytes | None"]("payload")  # args, kwargs and headers as they are stored, redacted fields hidden

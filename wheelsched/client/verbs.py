@@ -184,6 +184,19 @@ class Pages(Generic[T]):
         self._after: Any = None
         self._ended = False
 
+    @property
+    def after(self) -> Any:
+        """Where the next page begins; None after the last."""
+        return self._after
+
+    def turn_to(self, after: Any, limit: Any) -> Ask[list[T]]:
+        """The question for the page at a position that `after` told, of at most so many rows; None is the first."""
+        total = checked_limit(limit)
+        if not total:
+            raise InvalidArgumentError("limit: a whole number from 1 on is wanted")
+        self._after, self._left = after, total
+        return Ask(self.verb, {**self._args, "after": after, "limit": min(PAGE, total)}, self._read)
+
     def next_ask(self) -> Ask[list[T]] | None:
         """The question for the next page, or None after the last."""
         if self._ended or self._left == 0:
