@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # In the order in which somebody new reads them.
 _ORDER: Final = (
-    "operating", "guarantees", "schedules", "queues", "runs", "workers", "recipes", "jobs-files", "forecast", "testing", "limits",
+    "operating", "web", "guarantees", "schedules", "queues", "runs", "workers", "recipes", "jobs-files", "forecast", "testing", "limits",
     "protocol", "internals",
 )
 _SUFFIX: Final = ".md"

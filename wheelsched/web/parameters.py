@@ -60,11 +60,11 @@ def position(given: Mapping[str, str], *, listed: bool = False, name: str = "aft
     value = given.get(name, "")
     if not value:
         return None
-    place = None
+    place: Any = None
     if len(value) <= _CURSOR_MAX:
         with suppress(ValueError, binascii.Error, RecursionError):  # what is no position is told below
             place = json.loads(urlsafe_b64decode(value + "=" * (-len(value) % 4)))
-    parts = place if listed else [place]
+    parts: Any = place if listed else [place]
     if not isinstance(parts, list) or any(type(p) is not int or not -1 <= p < 2**62 for p in parts):
         parts = []
     if len(parts) not in (_LISTED if listed else (1,)) or (parts[0] < 0) != (len(parts) == 3):
