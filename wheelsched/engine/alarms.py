@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ..model.nouns import MS, NEVER, Disposition, Reason, RunFlag, RunState, Trigger, display_name
+from ..model import plain
+from ..model.nouns import MS, NEVER, Reason, RunFlag, Trigger, display_name
 from ..wheel._wheel import Wheel
 from .start_times import start_us
 
@@ -69,7 +70,7 @@ class Alarms:
             return
         fields = self._state.runs.gather(rows)
         after = self._specs.late_after[fields["spec"]]
-        some = (after < NEVER) & not_started(fields) & (fields["flags"] & RunFlag.LATE == 0) & (fields["trigger"] != Trigger.BACKFILL)
+        some = (after < NEVER) & not_started(fields) & (fields["flags"] & RunFlag.LATE == 0) & (fields["trigger"] != plain.TRIGGER_BACKFILL)
         if some.any():
             at = start_us(self._state, self._specs, fields[some]) + after[some]
             late = at <= now_us
@@ -103,8 +104,11 @@ class Alarms:
 
     def missed(self, columns: dict[str, NDArray[Any]], spec: NDArray[np.uint32]) -> None:
         """Rows of a DUE record: occurrences that a misfire left without a run."""
-        unrun = (columns["state"] == RunState.SKIPPED) & np.isin(columns["reason"], _UNRUN)
-        for i in np.flatnonzero(unrun & (columns["disposition"] != Disposition.TZDATA_MOVED)).tolist():
+        unrun = columns["state"] == plain.RUN_SKIPPED
+        if not unrun.any():
+            return
+        unrun &= np.isin(columns["reason"], _UNRUN)
+        for i in np.flatnonzero(unrun & (columns["disposition"] != plain.DISPOSITION_TZDATA_MOVED)).tolist():
             span = int(columns["count"][i]), int(columns["nominal"][i]), int(columns["until"][i])
             self._add(int(columns["job"][i]), int(spec[i]), "missed", *span)
 
@@ -128,7 +132,7 @@ class Alarms:
 def not_started(fields: Any) -> NDArray[np.bool_]:
     """Which runs no worker has had yet."""
     new = (fields["attempt"] == 0) & (fields["snoozes"] == 0) & (fields["outcome"] == 0)
-    return np.asarray((fields["state"] <= RunState.QUEUED) & new, np.bool_)
+    return np.asarray((fields["state"] <= plain.RUN_QUEUED) & new, np.bool_)
 
 
 __all__ = ["Alarms", "Cause", "not_started"]

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ..model.nouns import NEVER, Disposition, JobState, Reason, RunState
+from ..model import plain
+from ..model.nouns import NEVER, Reason
 from ..schedules.table import KIND_AFTER
 from ..state.state import SKIP
 from .catchup import PIECE, Catching, as_columns, excluded_entries, ledger_rows, owed_after, plan, put_before
@@ -75,19 +76,19 @@ def _plain(core: Core, rows: NDArray[np.uint32], jobs: Any, nominal: NDArray[np.
     after[used_up] = NEVER
     waits &= ~used_up
     refused |= used_up
-    state = np.where(refused, RunState.SKIPPED, np.where(waits, RunState.SCHEDULED, RunState.QUEUED)).astype(np.uint8)
+    state = np.where(refused, plain.RUN_SKIPPED, np.where(waits, plain.RUN_SCHEDULED, plain.RUN_QUEUED)).astype(np.uint8)
     until = np.where(waits, WAITS, np.where(refused, nominal, 0)).astype(np.int64)
     if specs.any_jitter:
-        _jitter(core, jobs, nominal, after, (state == RunState.QUEUED) & ~missed, state, until)
+        _jitter(core, jobs, nominal, after, (state == plain.RUN_QUEUED) & ~missed, state, until)
     coalesced = refused & ~used_up & (policy == OVERLAP_BUFFER) & (limit == 1)
-    because = np.where(used_up, Reason.LIMIT, Reason.OVERLAP)
-    disposition = np.where(coalesced, Disposition.COALESCED, np.where(refused, Disposition.SKIPPED, Disposition.FIRED))
+    because = np.where(used_up, plain.REASON_LIMIT, plain.REASON_OVERLAP)
+    disposition = np.where(coalesced, plain.DISPOSITION_COALESCED, np.where(refused, plain.DISPOSITION_SKIPPED, plain.DISPOSITION_FIRED))
     return {
         "job": rows, "nominal": nominal, "next": after, "cursor": nominal.copy(),
         "job_state": _job_state(core, spec, after, jobs["fired"] + ~refused),
         "state": state,
         "disposition": disposition.astype(np.uint8),
-        "reason": np.where(refused, because, np.where(missed, Reason.MISFIRE, Reason.NONE)).astype(np.uint8),
+        "reason": np.where(refused, because, np.where(missed, plain.REASON_MISFIRE, plain.REASON_NONE)).astype(np.uint8),
         "until": until, "count": refused.astype(np.uint32), "missed": np.zeros(n, np.uint32),
     }
 
@@ -97,7 +98,7 @@ def _job_state(core: Core, spec: NDArray[np.uint32], after: NDArray[np.int64], f
     over = after == NEVER
     if core.specs.any_after:
         over &= (core.specs.kind[spec] != KIND_AFTER) | (fired >= core.specs.max_runs[spec])
-    return np.where(over, JobState.FINISHED, JobState.ACTIVE).astype(np.uint8)
+    return np.where(over, plain.JOB_FINISHED, plain.JOB_ACTIVE).astype(np.uint8)
 
 
 def _jitter(core: Core, jobs: Any, nominal: NDArray[np.int64], after: NDArray[np.int64], fresh: NDArray[np.bool_],
@@ -105,7 +106,7 @@ def _jitter(core: Core, jobs: Any, nominal: NDArray[np.int64], after: NDArray[np
     """Arm fresh runs for their jittered instant: a stable offset, never past the next nominal time. Changes `state` and `until`."""
     armed = armed_us(core.specs, jobs["spec"], jobs["key_low"], nominal, after)
     later = fresh & (armed > core.now.wall_us)
-    state[later] = RunState.SCHEDULED
+    state[later] = plain.RUN_SCHEDULED
     until[later] = armed[later]
 
 
@@ -149,14 +150,14 @@ def _odd_one(core: Core, columns: dict[str, NDArray[Any]], jobs: Any, i: int) ->
     if has_row:
         columns["state"][i] = 0
     elif reason:
-        row = {"state": RunState.SKIPPED, "disposition": Disposition.SKIPPED, "reason": reason, "until": nominal, "count": 1}
+        row = {"state": plain.RUN_SKIPPED, "disposition": plain.DISPOSITION_SKIPPED, "reason": reason, "until": nominal, "count": 1}
         for name, value in row.items():
             columns[name][i] = value
     if has_row or reason:  # it used nothing of max_runs
         used_up = jobs["fired"][i] >= specs.max_runs[spec]
         columns["next"][i] = NEVER if used_up else specs.next_one(spec, param, nominal)
         goes_on = columns["next"][i] < NEVER or (specs.kind[spec] == KIND_AFTER and not used_up)
-        columns["job_state"][i] = JobState.ACTIVE if goes_on else JobState.FINISHED
+        columns["job_state"][i] = plain.JOB_ACTIVE if goes_on else plain.JOB_FINISHED
     common = {"job": job, "next": int(columns["next"][i]), "cursor": nominal, "job_state": int(columns["job_state"][i])}
     entries = changed_away(specs, spec, param, owed, nominal)
     specs.look_on(spec, nominal)
@@ -187,7 +188,7 @@ def _one_row_each(core: Core, columns: dict[str, NDArray[Any]], planned: int) ->
                 break
             fields = core.state.jobs.gather(job[i : i + 1])[0]
             following = core.specs.one(int(fields["spec"]), int(fields["param_us"]), pair[1])
-            if state[i] != RunState.SKIPPED or count[i] <= 1 or following > until[i]:
+            if state[i] != plain.RUN_SKIPPED or count[i] <= 1 or following > until[i]:
                 state[i] = count[i] = 0
             else:
                 nominal[i], count[i] = following, count[i] - 1
@@ -200,22 +201,22 @@ def record(core: Core, columns: dict[str, NDArray[Any]], planned: int) -> None:
     _one_row_each(core, columns, planned)
     specs = core.specs
     spec = core.state.jobs.gather(columns["job"])["spec"]
-    replacing = (specs.overlap[spec] == OVERLAP_REPLACE) & (columns["state"] == RunState.SCHEDULED) & (columns["until"] == WAITS)
-    for i in np.flatnonzero(replacing & (columns["reason"] != Reason.MISFIRE)).tolist():
+    replacing = (specs.overlap[spec] == OVERLAP_REPLACE) & (columns["state"] == plain.RUN_SCHEDULED) & (columns["until"] == WAITS)
+    for i in np.flatnonzero(replacing & (columns["reason"] != plain.REASON_MISFIRE)).tolist():
         columns["missed"][i] += make_room(core, int(columns["job"][i]), int(spec[i]))
         if columns["next"][i] == NEVER:
             _go_on(core, columns, i)
     made = core.record("DUE", {"at": core.now.wall_us, **columns})
     core.arm_jobs(columns["job"], columns["next"])
     state = columns["state"][columns["state"] > 0]
-    armed = (state == RunState.SCHEDULED) & (columns["until"][columns["state"] > 0] >= 0)
+    armed = (state == plain.RUN_SCHEDULED) & (columns["until"][columns["state"] > 0] >= 0)
     if armed.any():
         core.arm_delayed(made[armed], columns["until"][columns["state"] > 0][armed])
-    runs = made[state != RunState.SKIPPED]
+    runs = made[state != plain.RUN_SKIPPED]
     core.counters["created"] += len(runs)
     core.counters["skipped"] += int(columns["count"].sum())
-    core.effects.lags.append(("queued", columns["nominal"][columns["state"] == RunState.QUEUED]))
-    core.look_at(columns["job"][(columns["state"] == RunState.SCHEDULED) & (columns["until"] < 0)])
+    core.effects.lags.append(("queued", columns["nominal"][columns["state"] == plain.RUN_QUEUED]))
+    core.look_at(columns["job"][(columns["state"] == plain.RUN_SCHEDULED) & (columns["until"] < 0)])
     if specs.any_after:
         core.look_at(columns["job"][(specs.kind[spec] == KIND_AFTER) & (columns["next"] == NEVER)])
     core.watch(runs)
@@ -229,7 +230,7 @@ def _go_on(core: Core, columns: dict[str, NDArray[Any]], i: int) -> None:
     if fields["fired"] + 1 < core.specs.max_runs[spec]:
         columns["next"][i] = core.specs.next_one(spec, int(fields["param_us"]), int(columns["nominal"][i]))
         goes_on = columns["next"][i] < NEVER or core.specs.kind[spec] == KIND_AFTER
-        columns["job_state"][i] = JobState.ACTIVE if goes_on else JobState.FINISHED
+        columns["job_state"][i] = plain.JOB_ACTIVE if goes_on else plain.JOB_FINISHED
 
 
 def record_planned(core: Core, rows: list[dict[str, int]]) -> None:
@@ -242,7 +243,7 @@ def decide_job(core: Core, row: int) -> None:
     """Decide one job's occurrences up to now, before a command changes it; not while all triggering is held."""
     for _ in range(1_000 if core.state.meta.held_us < 0 else 0):
         fields = core.state.jobs.gather(np.array([row], np.uint32))
-        if fields["state"][0] != JobState.ACTIVE or fields["next_us"][0] > core.now.wall_us:
+        if fields["state"][0] != plain.JOB_ACTIVE or fields["next_us"][0] > core.now.wall_us:
             return
         decide(core, np.array([row], np.uint32))
 
@@ -251,7 +252,7 @@ def decide_jobs(core: Core, rows: NDArray[np.uint32]) -> None:
     """`decide_job` for many, of which few are due."""
     if len(rows):
         fields = core.state.jobs.gather(np.ascontiguousarray(rows))
-        for row in rows[(fields["state"] == JobState.ACTIVE) & (fields["next_us"] <= core.now.wall_us)].tolist():
+        for row in rows[(fields["state"] == plain.JOB_ACTIVE) & (fields["next_us"] <= core.now.wall_us)].tolist():
             decide_job(core, row)
 
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack
 import numpy as np
 
+from ..model import plain
 from ..model.errors import InvalidArgumentError
-from ..model.nouns import INSTANT_MAX_US, NEVER, OUTPUT_MAX, SERVER_UID, Disposition, Event, JobState, Outcome, RunFlag, Trigger
+from ..model.nouns import INSTANT_MAX_US, NEVER, OUTPUT_MAX, SERVER_UID, Outcome, RunFlag
 from ..protocol import frames
 from ..protocol.returned import fitted
 from . import chains, holders, retries, waiters
@@ -31,6 +32,9 @@ _ENDED: Final = 3  # the run was held under that token once
 _RESULT_MAX: Final = 3 * OUTPUT_MAX + 16 * 1024
 _PLAIN: Final = {"value"}  # all there is in most result maps
 _NOTHING: Final[dict[str, Any]] = {}
+_COUNTED: Final = (
+    ("succeeded", plain.EVENT_SUCCEED), ("retried", plain.EVENT_RETRY), ("dead", plain.EVENT_EXHAUST), ("cancelled", plain.EVENT_CANCEL),
+)
 _MEASURED_MAX: Final = 10_000  # runs that a moving mean remembers
 
 
@@ -44,13 +48,14 @@ def finish(core: Core, cmd: Incoming) -> bytes:
     if not isinstance(ids, bytes) or len(ids) != 16 * n:
         raise InvalidArgumentError("finish: id has 16 bytes a row")
     outcome, started, ended = column(args, "outcome", "u1", n), column(args, "started_us", "<i8", n), column(args, "ended_us", "<i8", n)
-    if n and not (int(outcome.min()) >= 1 and int(outcome.max()) <= Outcome.SNOOZED):
+    if n and not (int(outcome.min()) >= 1 and int(outcome.max()) <= plain.OUTCOME_SNOOZED):
         raise InvalidArgumentError("finish: outcome is a number from 1 to 8")
     for name, times in (("started_us", started), ("ended_us", ended)):
         if n and not (int(times.min()) >= 0 and int(times.max()) <= INSTANT_MAX_US):
             raise InvalidArgumentError(f"finish: {name} is in microseconds since 1970, up to the year 9999")
     results, said = _read_results(args.get("result", []), n, outcome, foreign=session.kind == "external")
-    if n and int(outcome.max()) == Outcome.SNOOZED and any(i not in said for i in np.flatnonzero(outcome == Outcome.SNOOZED).tolist()):
+    snoozed = np.flatnonzero(outcome == plain.OUTCOME_SNOOZED).tolist() if n and int(outcome.max()) == plain.OUTCOME_SNOOZED else ()
+    if any(i not in said for i in snoozed):
         raise InvalidArgumentError("finish: outcome 8 (snoozed) goes with snooze_us in its result: for how long")
     rows, verdict = holders.held(core, session, ids, token)
     held = np.flatnonzero(verdict == 1)
@@ -63,7 +68,7 @@ def finish(core: Core, cmd: Incoming) -> bytes:
     # a repeat is answered as the first was; another outcome under a token whose attempt has ended is late
     late = np.flatnonzero(verdict == _ENDED)
     same = core.state.runs.gather(rows[late])["outcome"] == outcome[late]
-    verdict[late] = np.where(same | (outcome[late] == Outcome.NOT_STARTED), ACCEPTED, STALE)
+    verdict[late] = np.where(same | (outcome[late] == plain.OUTCOME_NOT_STARTED), ACCEPTED, STALE)
     stale = verdict == STALE
     if cmd.found:
         answer_repeats(cmd.found, ids, token, outcome, stale)
@@ -128,7 +133,7 @@ def end_attempts(core: Core, rows: NDArray[np.uint32], outcome: NDArray[np.uint8
 
     `results` are the maps as they are kept, `said` those of attempts that did not succeed, as the worker sent them.
     """
-    back = outcome == Outcome.NOT_STARTED
+    back = outcome == plain.OUTCOME_NOT_STARTED
     fields = core.state.runs.gather(rows)
     started, ended = _within(fields["queued_us"], started, ended, core.now.wall_us)
     results = core.running.with_outputs(fields["token"], results)
@@ -140,13 +145,13 @@ def end_attempts(core: Core, rows: NDArray[np.uint32], outcome: NDArray[np.uint8
     take = ~(back & ~asked)
     if not take.any():
         return
-    event = np.full(len(rows), Event.SUCCEED, np.uint8)
+    event = np.full(len(rows), plain.EVENT_SUCCEED, np.uint8)
     due = np.zeros(len(rows), np.int64)
-    for i in np.flatnonzero(take & (outcome != Outcome.SUCCEEDED)).tolist():
+    for i in np.flatnonzero(take & (outcome != plain.OUTCOME_SUCCEEDED)).tolist():
         if asked[i] or orphaned[i]:
-            event[i] = Event.CANCEL
+            event[i] = plain.EVENT_CANCEL
         elif said.get(i, _NOTHING).get("together") and retries.spared(core, int(rows[i]), int(outcome[i])):
-            event[i], due[i] = Event.SPARE, core.now.wall_us
+            event[i], due[i] = plain.EVENT_SPARE, core.now.wall_us
         else:
             event[i], due[i] = retries.decide(core, fields[i], int(outcome[i]), said.get(i, _NOTHING))
     keep = np.flatnonzero(take).tolist()
@@ -154,7 +159,7 @@ def end_attempts(core: Core, rows: NDArray[np.uint32], outcome: NDArray[np.uint8
         "at": core.now.wall_us, "run": rows[take], "event": event[take], "outcome": outcome[take], "started": started[take],
         "ended": ended[take], "due": due[take], "result": [[k, results[i]] for k, i in enumerate(keep) if i in results] if results else [],
     })
-    retry = (event == Event.RETRY) | (event == Event.SPARE)
+    retry = (event == plain.EVENT_RETRY) | (event == plain.EVENT_SPARE)
     if retry.any():
         core.arm_retries(rows[retry], due[retry])
     _count(core, event[take], outcome[take], fields[take], started[take])
@@ -163,8 +168,8 @@ def end_attempts(core: Core, rows: NDArray[np.uint32], outcome: NDArray[np.uint8
         _measure(core, fields["spec"][timed], (ended - started)[timed])
     if core.specs.any_hooked:
         chains.ended(core, rows[take & ~retry])
-    if (event == Event.EXHAUST).any():
-        _pause_failing(core, fields["job"][event == Event.EXHAUST])
+    if (event == plain.EVENT_EXHAUST).any():
+        _pause_failing(core, fields["job"][event == plain.EVENT_EXHAUST])
     core.turn_of(rows[take])
     waiters.end(core, rows[take & ~retry])
 
@@ -188,7 +193,7 @@ def _pause_failing(core: Core, jobs: NDArray[np.uint32]) -> None:
     jobs = np.unique(jobs)
     fields = core.state.jobs.gather(jobs)
     wanted = core.specs.pause_after[fields["spec"]]
-    stop = (wanted > 0) & (fields["failures"] >= wanted) & (fields["state"] == JobState.ACTIVE)
+    stop = (wanted > 0) & (fields["failures"] >= wanted) & (fields["state"] == plain.JOB_ACTIVE)
     if stop.any():
         rows, wanted = jobs[stop], wanted[stop]
         for row in rows.tolist():
@@ -197,7 +202,7 @@ def _pause_failing(core: Core, jobs: NDArray[np.uint32]) -> None:
         fields = core.state.jobs.gather(rows)
         never = np.full(len(rows), NEVER, np.int64)
         core.record("JOBS", {
-            "at": core.now.wall_us, "uid": SERVER_UID, "job": rows, "state": np.full(len(rows), JobState.PAUSED, np.uint8), "next": never,
+            "at": core.now.wall_us, "uid": SERVER_UID, "job": rows, "state": np.full(len(rows), plain.JOB_PAUSED, np.uint8), "next": never,
             "cursor": fields["cursor_us"].copy(),
             "note": [
                 [i, f"paused by pause_after: {n} dead runs one after another; resume it when the cause is gone"]
@@ -208,14 +213,16 @@ def _pause_failing(core: Core, jobs: NDArray[np.uint32]) -> None:
 
 
 def _count(core: Core, event: NDArray[np.uint8], outcome: NDArray[np.uint8], fields: NDArray[Any], started: NDArray[np.int64]) -> None:
-    for name, number in (("succeeded", Event.SUCCEED), ("retried", Event.RETRY), ("dead", Event.EXHAUST), ("cancelled", Event.CANCEL)):
-        core.counters[name] += int((event == number).sum())
-    core.counters["snoozed"] += int(((event == Event.SPARE) & (outcome == Outcome.SNOOZED)).sum())
-    timely = fields["trigger"] != Trigger.BACKFILL  # what makes up for the past is late by nature
+    counts = np.bincount(event, minlength=plain.EVENT_SPARE + 1).tolist()
+    for name, number in _COUNTED:
+        core.counters[name] += counts[number]
+    if counts[plain.EVENT_SPARE]:
+        core.counters["snoozed"] += int(((event == plain.EVENT_SPARE) & (outcome == plain.OUTCOME_SNOOZED)).sum())
+    timely = fields["trigger"] != plain.TRIGGER_BACKFILL  # what makes up for the past is late by nature
     due, nominal = fields["due_us"], fields["nominal_us"]  # a lag begins at the jittered or moved instant, but not at that of a retry
-    armed = (fields["disposition"] == Disposition.MOVED) | ((fields["attempt"] == 1) & (fields["snoozes"] == 0) & (due < NEVER))
+    armed = (fields["disposition"] == plain.DISPOSITION_MOVED) | ((fields["attempt"] == 1) & (fields["snoozes"] == 0) & (due < NEVER))
     wanted = np.where(armed, np.maximum(due, nominal), nominal)
-    core.effects.lags.append(("done", wanted[timely & (event == Event.SUCCEED)]))
+    core.effects.lags.append(("done", wanted[timely & (event == plain.EVENT_SUCCEED)]))
     first = timely & (fields["attempt"] == 1) & (started > 0)
     core.effects.start_lags.append((started - wanted)[first])
 

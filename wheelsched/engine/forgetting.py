@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from ..model.nouns import REQUEST_TTL_US, SERVER_UID, TOMBSTONE_US, US, JobState
+from ..model import plain
+from ..model.nouns import REQUEST_TTL_US, SERVER_UID, TOMBSTONE_US, US
 from ..state import records
 from ..state.state import AS_EVER
 from . import keys
@@ -67,7 +68,7 @@ def _over(core: Core, jobs: NDArray[np.uint32], now: int) -> NDArray[np.uint32]:
     """Which of these jobs are no more needed: not by a person, not by a row, not by history, not by a mark."""
     state = core.state
     fields = state.jobs.gather(jobs)
-    over = ((fields["state"] == JobState.DELETED) | (fields["state"] == JobState.FINISHED)) & (fields["rows"] == 0)
+    over = ((fields["state"] == plain.JOB_DELETED) | (fields["state"] == plain.JOB_FINISHED)) & (fields["rows"] == 0)
     over &= fields["cursor_us"] + TOMBSTONE_US < core.now.wall_us
     if not over.any():
         return jobs[:0]

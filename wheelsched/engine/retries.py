@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from ..model import plain
 from ..model.errors import InvalidArgumentError
 from ..model.nouns import DELAY_MAX_US, ERROR_BASES_MAX, ERROR_NAME_MAX, REASON_MAX, SNOOZE_MIN_US, Event, Outcome
 from ..state.past import unpack_past
@@ -75,7 +76,7 @@ def decide(core: Core, row: Any, outcome: int, said: Mapping[str, Any]) -> tuple
 
 def ended_with_worker(outcome: NDArray[np.uint8]) -> list[int]:
     """Places of runs whose last attempt did not end by itself: a batch handler gets each of them in a call of its own."""
-    found: list[int] = np.flatnonzero((outcome >= Outcome.TIMED_OUT) & (outcome <= Outcome.INTERRUPTED)).tolist()
+    found: list[int] = np.flatnonzero((outcome >= plain.OUTCOME_TIMED_OUT) & (outcome <= plain.OUTCOME_INTERRUPTED)).tolist()
     return found
 
 

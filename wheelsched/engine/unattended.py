@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..model import plain
 from ..model.nouns import NEVER, JobState
 from ..schedules.table import KIND_AFTER, KIND_AT
 from .catchup import SKIP_PAUSED, excluded_entries, ledger_rows, owed_after, plan
@@ -41,8 +42,8 @@ def unsettled(core: Core, fields: Any) -> NDArray[np.bool_]:
     """Which jobs a command must call `skip_unattended` for: most have nothing but their next occurrence open."""
     specs, spec, state = core.specs, fields["spec"], fields["state"]
     noisy = (specs.calendar[spec] > 0) | ~specs.quiet(spec, owed_after(core, fields), np.full(len(spec), core.now.wall_us, np.int64))
-    attended = (state == JobState.ACTIVE) if core.state.meta.held_us < 0 else np.zeros(len(spec), np.bool_)
-    return np.asarray(np.where(attended, noisy, state <= JobState.PAUSED), np.bool_)
+    attended = (state == plain.JOB_ACTIVE) if core.state.meta.held_us < 0 else np.zeros(len(spec), np.bool_)
+    return np.asarray(np.where(attended, noisy, state <= plain.JOB_PAUSED), np.bool_)
 
 
 def skip_unattended(core: Core, row: int, *, once: bool = False) -> None:

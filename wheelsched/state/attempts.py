@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..model import plain
 from ..model.nouns import Event, Reason, RunFlag, RunState
 from .last_results import Lasts
 from .past import pack_stale, with_attempt
@@ -36,7 +37,7 @@ class AttemptRecords(WorkerRecords):
 
     def _finish(self, f: dict[str, Any]) -> None:
         results = dict(f["result"])
-        retried = np.flatnonzero((f["event"] == Event.RETRY) | (f["event"] == Event.SPARE)).tolist()
+        retried = np.flatnonzero((f["event"] == plain.EVENT_RETRY) | (f["event"] == plain.EVENT_SPARE)).tolist()
         histories = {}
         if retried:
             rows = self.runs.gather(f["run"][retried])

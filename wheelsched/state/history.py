@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import msgpack
 import numpy as np
 
+from ..model import plain
 from ..model.errors import CorruptJournalError, InvalidArgumentError
 from ..model.ids import job_key
 from ..model.nouns import MS, NEVER, Disposition, RunState, Trigger, parse_job_name
@@ -53,7 +54,7 @@ _LATER: Final = {"flags": np.uint8, "snoozes": np.uint16}  # blocks that were wr
 def pack(state: State, rows: NDArray[np.uint32]) -> bytes:
     """One block of these finished rows, in their order."""
     fields = state.runs.gather(rows)
-    fields["queued_us"][fields["state"] == RunState.SKIPPED] = 0  # it serves a clock that goes back, and only in the table
+    fields["queued_us"][fields["state"] == plain.RUN_SKIPPED] = 0  # it serves a clock that goes back, and only in the table
     jobs, job = np.unique(fields["job"], return_inverse=True)
     specs, spec = np.unique(fields["spec"], return_inverse=True)
     wires = [state.specs[s] for s in specs.tolist()]
@@ -63,7 +64,7 @@ def pack(state: State, rows: NDArray[np.uint32]) -> bytes:
     )
     block: dict[str, Any] = {
         "version": VERSION, "n": len(rows), "folded": state.meta.folded, "first_us": int(fields["nominal_us"].min()),
-        "last_us": int(np.where(fields["state"] == RunState.SKIPPED, fields["due_us"], fields["nominal_us"]).max()),
+        "last_us": int(np.where(fields["state"] == plain.RUN_SKIPPED, fields["due_us"], fields["nominal_us"]).max()),
         "ended_us": int(fields["ended_us"].max()), "elapsed_us": state.elapsed.us, "before": state.bygone.folded,
         "columns": {name: encode_column(np.ascontiguousarray(fields[name])) for name in _FIELDS},
         "job": encode_column(job.astype("<u4")), "spec": encode_column(spec.astype("<u4")),

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack
 import numpy as np
 
-from ..model.nouns import LAST_MAX, REASON_MAX, Event, RunFlag, Trigger
+from ..model import plain
+from ..model.nouns import LAST_MAX, REASON_MAX, RunFlag
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
-_FAILED: Final = (Event.RETRY, Event.EXHAUST)
+_FAILED: Final = (plain.EVENT_RETRY, plain.EVENT_EXHAUST)
 _NONE: Final = (b"", b"")
 
 
@@ -32,7 +33,7 @@ class Lasts:
         """Of which of these runs (columns job and trigger) the job has left something for them."""
         job = fields["job"]
         found = np.zeros(len(job), np.bool_)
-        inside = (job < len(self._known)) & (fields["trigger"] != Trigger.ENQUEUE)
+        inside = (job < len(self._known)) & (fields["trigger"] != plain.TRIGGER_ENQUEUE)
         found[inside] = self._known[job[inside]]
         return found
 
@@ -45,10 +46,10 @@ class Lasts:
         if results:
             changed |= np.isin(job, job[told])
         orphaned = fields["flags"] & RunFlag.ORPHANED > 0  # what it leaves is not for a job that is put anew under its name
-        for i in np.flatnonzero(changed & ~orphaned & (fields["trigger"] != Trigger.ENQUEUE)).tolist():
+        for i in np.flatnonzero(changed & ~orphaned & (fields["trigger"] != plain.TRIGGER_ENQUEUE)).tolist():
             row = int(job[i])
             result = msgpack.unpackb(results[i], raw=False) if i in results else {}
-            if event[i] == Event.SUCCEED:
+            if event[i] == plain.EVENT_SUCCEED:
                 value = result.get("value")
                 self._set(row, value if isinstance(value, bytes) and len(value) <= LAST_MAX else b"", b"")
             elif event[i] in _FAILED and result:

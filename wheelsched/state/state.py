@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..model import plain
 from ..model.ids import job_key
-from ..model.nouns import TRANSITIONS, Disposition, JobState, Reason, RunFlag, RunState, Trigger, to_datetime
+from ..model.nouns import TRANSITIONS, JobState, Reason, RunFlag, RunState, Trigger, to_datetime
 from ..tables._jobs import JobTable
 from ..tables._runs import FINISHED, RunTable
 from . import changelog
@@ -142,11 +143,11 @@ class State(AttemptRecords):
     def _put(self, f: dict[str, Any]) -> NDArray[np.uint32]:
         before = self.jobs.find(list(f["name"]), f["key"])
         old = self._shown(before)
-        self.trail.put(self.meta.seq + 1, (before == NO_SPEC) | (old["state"] == JobState.DELETED))
+        self.trail.put(self.meta.seq + 1, (before == NO_SPEC) | (old["state"] == plain.JOB_DELETED))
         payloads = self._other_payloads(before, f["payload"])
         rows = self.jobs.put(f["name"], f["key"], f["payload"], f["spec"], f["param"], f["next"], f["cursor"], f["state"], f["at"])
         self._note(rows, f["note"])
-        for row in rows[f["state"] != JobState.PAUSED].tolist() if self.pauses else ():
+        for row in rows[f["state"] != plain.JOB_PAUSED].tolist() if self.pauses else ():
             self.pauses.pop(row, None)
         self._changed(f, f["key"], rows, old, f["note"])
         self.changes[-1].payloads = payloads
@@ -199,7 +200,7 @@ class State(AttemptRecords):
 
     def _due(self, f: dict[str, Any]) -> NDArray[np.uint32]:
         self.jobs.set(f["job"], f["job_state"], f["next"], f["cursor"], -1)
-        self._touch(f["job"][f["job_state"] == JobState.FINISHED])
+        self._touch(f["job"][f["job_state"] == plain.JOB_FINISHED])
         self.bygone.pass_by(f["job"], f["cursor"])
         if self.exceptions:
             for pair in zip(f["job"].tolist(), f["nominal"].tolist(), strict=True):
@@ -289,8 +290,8 @@ class State(AttemptRecords):
         rows = self.runs.peek(FINISHED, f["count"])
         fields = self.runs.gather(rows)
         self.touched.fold(fields["job"], self._since_begin())
-        stays = (fields["state"] != RunState.SKIPPED) | (fields["disposition"] == Disposition.TZDATA_MOVED)
-        stays &= fields["trigger"] <= Trigger.BACKFILL
+        stays = (fields["state"] != plain.RUN_SKIPPED) | (fields["disposition"] == plain.DISPOSITION_TZDATA_MOVED)
+        stays &= fields["trigger"] <= plain.TRIGGER_BACKFILL
         self.bygone.fold(fields["nominal_us"][stays])
         if self.meta.recheck_us >= 0:  # after the clock went back: what leaves the table must still block its nominal time
             fields = fields[stays & (fields["nominal_us"] <= self.meta.recheck_us)]

@@ -17,6 +17,7 @@ from ..engine.retime import keep_zones
 from ..engine.roles import check_task
 from ..engine.served import remark, remarks
 from ..engine.unattended import skip_unattended, unsettled
+from ..model import plain
 from ..model.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
@@ -36,7 +37,6 @@ from ..model.nouns import (
     TOMBSTONE_US,
     US,
     Disposition,
-    JobState,
     Reason,
     RunState,
     Trigger,
@@ -72,7 +72,7 @@ def job_row(core: Core, args: dict[str, Any], *, deleted: bool = False) -> int:
     row = core.state.find_job(name.encode())
     if row is not None:
         decide_job(core, row)
-        if deleted or core.state.jobs.gather(np.array([row], np.uint32))["state"][0] != JobState.DELETED:
+        if deleted or core.state.jobs.gather(np.array([row], np.uint32))["state"][0] != plain.JOB_DELETED:
             return row
     raise NotFoundError(f"no job {display_name(name)}")
 
@@ -105,7 +105,7 @@ def resolved_spec(core: Core, given: Any, name: str, coming: Collection[str] = (
 def alive(core: Core, name: str) -> bool:
     """Whether a job of that full name is there and not deleted."""
     row = core.state.find_job(name.encode())
-    return row is not None and bool(core.state.jobs.gather(np.array([row], np.uint32))["state"][0] != JobState.DELETED)
+    return row is not None and bool(core.state.jobs.gather(np.array([row], np.uint32))["state"][0] != plain.JOB_DELETED)
 
 
 def own(wire: dict[str, Any]) -> bool:
@@ -172,17 +172,17 @@ def first_next(core: Core, rows: NDArray[np.uint32], spec: NDArray[np.uint32], p
     if len(old):
         fields = core.state.jobs.gather(rows[old])
         cursor[old] = fields["cursor_us"]
-        fired[old] = np.where(fields["state"] == JobState.DELETED, 0, fields["fired"])
-        was_paused[old] = fields["state"] == JobState.PAUSED
+        fired[old] = np.where(fields["state"] == plain.JOB_DELETED, 0, fields["fired"])
+        was_paused[old] = fields["state"] == plain.JOB_PAUSED
     after = np.where((kind == KIND_AT) | core.specs.dates[spec], cursor, np.maximum(cursor, core.now.wall_us))
     delay = (kind == KIND_AFTER) & ((param <= after) | (param < core.specs.start[spec]))  # its run is or was under way: from now
     earliest = -(-np.maximum(core.specs.start[spec[delay]], cursor[delay] + MS) // MS) * MS
     param[delay] = np.maximum(whole_ms(core.now.wall_us) + core.specs.a[spec[delay]], earliest)
     following = core.specs.next(spec, param, after)
     following[fired >= core.specs.max_runs[spec]] = NEVER
-    state = np.where((following == NEVER) & (kind != KIND_MANUAL), JobState.FINISHED, JobState.ACTIVE).astype(np.uint8)
-    state[(was_paused if paused is None else np.full(n, paused)) & (state != JobState.FINISHED)] = JobState.PAUSED
-    following[state == JobState.PAUSED] = NEVER
+    state = np.where((following == NEVER) & (kind != KIND_MANUAL), plain.JOB_FINISHED, plain.JOB_ACTIVE).astype(np.uint8)
+    state[(was_paused if paused is None else np.full(n, paused)) & (state != plain.JOB_FINISHED)] = plain.JOB_PAUSED
+    following[state == plain.JOB_PAUSED] = NEVER
     return following, cursor, state
 
 
@@ -246,12 +246,12 @@ def put_jobs(core: Core, cmd: Incoming, names: list[bytes], payloads: list[bytes
     if len(known):
         same = core.state.jobs.same(rows, spec, param, payloads) > 0
         old = core.state.jobs.gather(rows[known])["state"]
-        same[known[old == JobState.DELETED]] = False
+        same[known[old == plain.JOB_DELETED]] = False
         if paused is not None:
-            same[known[(old == JobState.PAUSED) != paused]] = False
+            same[known[(old == plain.JOB_PAUSED) != paused]] = False
         if note:
             same[[i for i, text in note if core.state.notes.get(int(rows[i]), "") != text]] = False
-        result[known[old != JobState.DELETED]] = UPDATED
+        result[known[old != plain.JOB_DELETED]] = UPDATED
         result[same] = UNCHANGED
         memory.renew(core, np.ascontiguousarray(rows[same]))
     take = np.flatnonzero(result != UNCHANGED)
