@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .turn import Effects
 
 AHEAD_MAX: Final = 8  # turns decided ahead of the disk
+BRIEF_BYTES: Final = 64 * 1024  # of records, in a commit that takes a moment
 
 
 class Outbox:
@@ -30,6 +31,13 @@ class Outbox:
     def full(self) -> bool:
         """Is so much decided ahead of the disk that no more may be?"""
         return len(self._waiting) >= AHEAD_MAX
+
+    def brief(self, seq: int) -> bool:
+        """Is one short turn all that waits for more than that record to be on disk? Then its commit takes a moment."""
+        if len(self._waiting) != 1:
+            return False
+        (effects,) = self._waiting
+        return effects.seq > seq and not effects.history and sum(map(len, effects.records)) < BRIEF_BYTES
 
     def add(self, effects: Effects, now_us: int) -> None:
         """A turn's. One that only answers goes with those before it, so questions alone never fill it."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PROGRESS_NS: Final = 100_000_000
 TELL_NS: Final = 250_000_000  # how long a run lasts before its output is told, and from then to then
+READ_BYTES: Final = 1 << 20
 FINISH_ROWS_MAX: Final = 8_192  # rows of one finish frame: under 350 KB without results
 FINISH_RESULT_BYTES: Final = 256 * 1024  # results of one frame, and one more
 
@@ -64,6 +65,7 @@ class Wire:
         self.offset_ns = 0  # wall clock of the server minus monotonic clock
         self.sending = threading.Lock()
         self._reader = frames.FrameReader(frames.REPLY_MAX)
+        self._room = memoryview(bytearray(READ_BYTES))  # for what is read: new room for each reply takes longer than to read it
         self._pending: dict[int, str] = {}
         self.awaited: dict[int, frames.Reply | None] = {}  # requests whose replies user code waits for
         self._last_id = 0
@@ -129,14 +131,14 @@ class Wire:
     def receive(self, flags: int = 0) -> bool:
         """Read once and act on the replies. False at the end of the stream."""
         try:
-            data = self.sock.recv(1 << 20, flags)
+            n = self.sock.recv_into(self._room, 0, flags)
         except BlockingIOError:
             return True
         except ConnectionError:
             return False
-        for body in self._reader.feed(data):
+        for body in self._reader.feed(self._room[:n]):
             self._answered(frames.parse_reply(body))
-        return bool(data)
+        return n > 0
 
     def _answered(self, reply: frames.Reply) -> None:
         verb = self._pending.pop(reply.id, "")

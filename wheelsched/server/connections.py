@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..protocol.frames import Request
 
 READ_BYTES: Final = 256 * 1024
+_PIECE: Final = 64 * 1024  # Python gets room for all that may come before it reads, and more than this from the kernel, which is slow
 OUT_MAX: Final = 128 * 1024 * 1024  # unsent bytes of one connection; a client that never reads is dropped here
 OUT_PAUSE: Final = 1024 * 1024  # unsent bytes at which nothing more is taken from it but what is urgent, until it reads
 _LEFT_READS: Final = 256  # more than a socket holds: who still writes then is not gone
@@ -101,11 +102,16 @@ class Connection:
     def _receive(self, most: int) -> bytes | None:
         """Bytes; none of them at the end; None when there is nothing now."""
         try:
-            return self.sock.recv(most)
+            data = self.sock.recv(min(most, _PIECE))
+            if len(data) < _PIECE or most <= _PIECE:
+                return data
         except (BlockingIOError, InterruptedError):
             return None
         except OSError:
             return b""
+        with contextlib.suppress(OSError):  # whatever it is, the next read meets it
+            data += self.sock.recv(most - _PIECE)
+        return data
 
     def _take(self, data: bytes, mono_us: int) -> bool:
         room = sys.maxsize if self.trusted or self._gone else max(0, PENDING_MAX - len(self.urgent) - len(self.others))

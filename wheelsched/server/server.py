@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 EXIT_MEMORY: Final = 71
 EXIT_CONFIG: Final = 78  # the tasks can't be imported
 EXIT_STORAGE: Final = 70
+COMMIT_MS: Final = 1  # a short commit is waited for
 
 
 class Server:
@@ -83,6 +84,8 @@ class Server:
         self.now = clock.now()
         self.started_us = self.now.mono_us
         engine.instance = secrets.token_bytes(16)
+        self._committed = select.poll()
+        self._committed.register(keeper.fileno(), select.POLLIN)
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     # Life
@@ -150,15 +153,35 @@ class Server:
     # One turn
 
     def _turn(self) -> None:
-        self._gather(self._sleep())
-        if not self.outbox.full:
-            self._step()
-        else:
+        events = self._sleep()
+        self._gather(events)
+        asked = self._asked(events)
+        if self.outbox.full:
             self._beats()
+            self.again |= asked  # the timer's event, say, comes once
+        elif asked:
+            self._step()
+            self._await_commit()
         self._act()
         self._end_if_hung()
         self._look_after_taken()
         self._tell()
+
+    def _asked(self, events: list[tuple[int, int]]) -> bool:
+        """Is there anything to decide? A wake that tells only that a commit has finished asks for nothing."""
+        due = not events or self.now.mono_us >= self.wake_mono_us
+        return due or self._unfinished() or any(fd != self.keeper.fileno() for fd, _ in events)
+
+    def _unfinished(self) -> bool:
+        """Is the next turn to begin at once?"""
+        return bool(self.again or self.inputs or self.keeper.busy or self.intake)
+
+    def _await_commit(self) -> None:
+        """Wait a moment for a short commit with nothing else to do: its effects then go out in this turn, without a wake and another look
+        at everything.
+        """
+        if not self._unfinished() and self.outbox.brief(self.keeper.poll()):
+            self._committed.poll(COMMIT_MS)
 
     def _sleep(self) -> list[tuple[int, int]]:
         """Wait for a readable descriptor, a due time or a deadline."""
@@ -173,7 +196,7 @@ class Server:
             deadline = min(self.pool.wake_at_mono_us(), self.drain_until_us, self.peers.wake_us())
             ready = False
         else:
-            ready = bool(self.again or self.inputs or self.keeper.busy or self.intake)
+            ready = self._unfinished()
         deadline = min(deadline, self.outbox.wake_us())
         timeout = 0.0 if ready else -1.0 if deadline == NEVER else max(0.0, (deadline - now) / US)
         return self.peers.epoll.poll(timeout)
