@@ -41,10 +41,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the nightly tests out unless they are named."""
-    if "nightly" in config.option.markexpr or any("::" in arg for arg in config.args):
+    if "nightly" in config.option.markexpr:
         return
-    left_out = [item for item in items if item.get_closest_marker("nightly")]
-    items[:] = [item for item in items if not item.get_closest_marker("nightly")]
+    named = {arg.rpartition("::")[2] for arg in config.args}
+    left_out = [item for item in items if item.get_closest_marker("nightly") and item.name not in named]
+    items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=left_out)
 
 

@@ -448,10 +448,10 @@ def test_of_many_servers_exactly_one_opens(tmp_path):
 
 @pytest.mark.slow
 def test_damage_is_refused_or_harmless_never_silent(tmp_path):
-    found = runner("mutations", tmp_path, 0, 300)
+    found = runner("mutations", tmp_path, 0, 150)
     assert found["bad"] == [], found
-    assert found["counts"]["refused"] > 50, found
-    assert found["counts"]["complete"] > 5, found
+    assert found["counts"]["refused"] > 25, found
+    assert found["counts"]["complete"] > 2, found
 
 
 def test_a_file_that_may_not_grow_ends_the_process(tmp_path):
