@@ -25,10 +25,11 @@ from wheelsched import (
     Why,
 )
 from wheelsched.client.values import JobInfo, RunInfo, rfc3339
-from wheelsched.client.views_time import JobChange, definition_words, schedule_words
+from wheelsched.client.views_time import JobChange, definition_words
 from wheelsched.model.nouns import NEVER, US
 from wheelsched.protocol import verbs
 from wheelsched.protocol.definition import check_given, given_from_api, resolve
+from wheelsched.schedules.words import schedule_words
 
 MS_US = T0_US + 544  # nominal times are whole milliseconds
 FATE = {
@@ -251,8 +252,8 @@ def test_changes_are_told_as_users_write_them():
     )
     change = JobChange(T0, 1, None, "put", 4, old, new)
     assert change.changes == {
-        "state": ("active", "paused"), "schedule": ("0 0 * * * Europe/Berlin", "0 0 * * * Europe/Berlin; every 1m30s"),
-        "timeout": ("5m", "1h30m"), "overlap": ("skip", "allow:3"), "catchup": ("latest", "all, window 1d, at most 1000"),
+        "state": ("active", "paused"), "schedule": ("0 0 * * * Europe/Berlin", "0 0 * * * Europe/Berlin | every 1m30s"),
+        "timeout": ("5m", "1h30m"), "overlap": ("skip", "allow:3"), "catchup": ("latest", "all window=1d max=1000"),
         "end": (None, rfc3339(T0)), "on_missed": ("alarm", None), "jitter": (None, "10%"), "calendar": (None, ["c"]), "pause_after": (None, 3),
         "late_after": (None, "30s"),
     }
@@ -272,7 +273,7 @@ def test_schedules_in_words():
         (Every("1h", after_completion=True), "every 1h after completion"),
         (Manual(), "manual"),
         (Cron("0 2 * * *", tz="Europe/Berlin", dst_gap="skip", dst_overlap="both", day_or=False),
-         "0 2 * * * Europe/Berlin dst_gap=skip dst_overlap=both day_or=False"),
+         "0 2 * * * Europe/Berlin dst_gap=skip dst_overlap=both day_or=false"),
     ]:
         assert schedule_words(schedule.to_wire(), schedule.param_us()) == words
 

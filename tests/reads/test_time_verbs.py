@@ -144,7 +144,7 @@ def test_history_tells_who_and_what(sim):
     assert (created.old, created.note) == (None, "first")
     assert changed.changes["timeout"] == ("5m", "1m")
     assert changed.changes["jitter"] == (None, "10s")
-    assert changed.changes["schedule"][1].endswith("; 0 0 * * *")
+    assert changed.changes["schedule"][1].endswith(" | 0 0 * * *")
     assert (paused.changes, paused.note) == ({"state": ("active", "paused")}, "lunch")
     assert gone.changes["state"] == ("paused", "deleted")
     assert [c.what for c in ws.history("h", limit=2)] == [gone.what, paused.what]

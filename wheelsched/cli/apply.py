@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ..client.apply import schedule_words
 from ..client.words import counted, cut
 from ..model.errors import InvalidArgumentError
 from ..model.nouns import display_name
 from ..schedules.schedule import Cron
+from ..schedules.words import given_words
 from .calendar import calendar_lines
 from .changed import difference_line
 from .jobs_file import read_jobs_file, shown_path
@@ -101,7 +101,7 @@ def _plan(found: JobsFile, done: Applied, before: Mapping[str, Mapping[str, Any]
     lines = []
     for name in done.created:
         job = jobs[name]
-        lines.append((name, f"+ {name}  {job.call.task}  {cut(schedule_words(job.schedule), 80)}"))
+        lines.append((name, f"+ {name}  {job.call.task}  {cut(given_words(job.schedule), 80)}"))
     lines += [(name, difference_line(name, done.changes.get(name, {}))) for name in done.updated]
     lines += [(name, f"- {name}") for name in done.deleted]
     for name, result in sorted(done.calendars.items()):

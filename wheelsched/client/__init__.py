@@ -3,6 +3,6 @@
 
 `verbs` and `verbs_*` are the questions, `values` and `views_*` the answers, `put_many`, `bulk_runs` and `apply` the flows
 of many rows, `jobs_text` jobs as a file, `places` where sockets are, `bounds` times as people write them.
-`words`, `times` and `troubles` are answers as people read them: figures, instants, whether all is well. `requests` holds
+`words`, `policy_words`, `times` and `troubles` are answers as people read them: figures, instants, whether all is well. `requests` holds
 the open requests over reconnects; `transport` and `async_transport` add the socket and the waiting.
 """

@@ -11,21 +11,22 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack
 
 from ..model.errors import FailedPreconditionError, InternalError, InvalidArgumentError, WheelschedError
-from ..model.nouns import FRAME_JOBS, MS, NEVER, NOTE_MAX, Call, Job, format_duration, parse_job_name, to_datetime
+from ..model.nouns import FRAME_JOBS, NOTE_MAX, Call, Job, parse_job_name
 from ..model.payloads import NO_EXTS
 from ..protocol.definition import POLICIES, given_from_api
 from ..protocol.frames import FRAME_MAX, encode_payload
-from ..schedules.schedule import At, Cron, Every, schedule_from_wire
+from ..schedules.words import instant_words, schedule_words
+from .policy_words import policy_words
 from .put_many import definition_key
 from .requests import PIPELINE_MAX, Ask
-from .values import call_words, rfc3339
+from .values import call_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
 
     from ..model.payloads import Exts
 
-__all__ = ["Applied", "apply_flow", "check_job", "differences", "schedule_text", "schedule_words"]
+__all__ = ["Applied", "apply_flow", "check_job", "differences"]
 
 _FRAME_ROOM: Final = FRAME_MAX - 1_024  # the rest of the frame: verb, keys, lengths
 _ROW_ROOM: Final = 4 + 8 + 3 + 5 + 5 + 1  # columns, the heads of name, payload and note, and `paused`
@@ -236,21 +237,18 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tup
             label = "schedule" if new.get("schedule", {}).get("kind") == "at" or old.get("schedule", {}).get("kind") == "at" else "anchor"
             if label == "schedule" or "schedule" not in new:
                 continue
-            out["anchor"] = (_instant(old[key]), _instant(new[key]))
+            out["anchor"] = (instant_words(old[key]), instant_words(new[key]))
         elif key == "schedule":
-            out[key] = (schedule_text(old[key], old.get("param_us")), schedule_text(new[key], new.get("param_us")))
+            before, after = (schedule_words(side[key], side.get("param_us"), anchor=False) for side in (old, new))
+            out[key] = (before, after)
         elif key == "payload":
             shown = _payload(old[key]), _payload(new[key])
             out["arguments"] = shown if shown[0] != shown[1] else (shown[0], f"{shown[1]} with another value in a redacted field")
         else:
-            out[_API_NAMES.get(key, key)] = (_shown(key, old.get(key)), _shown(key, new[key]))
+            out[_API_NAMES.get(key, key)] = (policy_words(key, old.get(key)), policy_words(key, new[key]))
     if "param_us" in new and "schedule" not in out and "anchor" not in out:
-        out["at"] = (_instant(old["param_us"]), _instant(new["param_us"]))
+        out["at"] = (instant_words(old["param_us"]), instant_words(new["param_us"]))
     return out
-
-
-def _instant(us: Any) -> str:
-    return (rfc3339(to_datetime(us)) or "none").replace(".000000Z", "Z") if isinstance(us, int) else "none"
 
 
 def _payload(data: Any) -> str:
@@ -259,48 +257,3 @@ def _payload(data: Any) -> str:
     words = call_words(data)
     shown = [repr(a) for a in words["args"]] + [f"{k}={v!r}" for k, v in words["kwargs"].items()]
     return f"({', '.join(shown)})" + "".join(f" {k}={v!r}" for k, v in words.get("headers", {}).items())
-
-
-def _shown(key: str, value: Any) -> str:
-    """A policy's value as a user would write it."""
-    if value is None:
-        return "none"
-    if isinstance(value, dict):
-        bare = {k.removesuffix("_us"): _shown(k, v) for k, v in value.items() if v is not None and v != []}
-        if len(bare) == 1:
-            return next(iter(bare.values()))
-        return " ".join(v if k == "policy" else f"{k}={v}" for k, v in bare.items())
-    if isinstance(value, list):
-        return ", ".join(str(item) for item in value)
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if key in ("start_us", "end_us"):
-        return _instant(value)
-    if key.endswith("_us") or key == "us":
-        return format_duration(value)
-    return f"{value:g}%" if key == "percent" else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def schedule_text(wire: Mapping[str, Any], param_us: Any = None) -> str:
-    """A schedule of the wire as it would be typed."""
-    if wire["kind"] == "union":
-        return " | ".join(schedule_text(part["schedule"], part["param_us"]) for part in wire["of"])
-    if wire["kind"] == "at":
-        return f"at {_instant(param_us)}"
-    return schedule_words(schedule_from_wire(dict(wire), NEVER))
-
-
-def schedule_words(what: Any) -> str:
-    """A schedule, or a list of them, as it would be typed."""
-    if isinstance(what, list | tuple):
-        return " | ".join(schedule_words(part) for part in what)
-    if isinstance(what, Cron):
-        zone = f" {what.tz}" if what.tz != "UTC" else ""
-        more = {"dst_gap": what.dst_gap, "dst_overlap": what.dst_overlap, "day_or": None if what.day_or else "false"}
-        more["seconds"] = None if what.seconds == "first" else what.seconds
-        return what.expr + zone + "".join(f" {k}={v}" for k, v in more.items() if v is not None)
-    if isinstance(what, Every):
-        return f"every {format_duration(what.every_us)}" + (" after completion" if what.after_completion else "")
-    if isinstance(what, At):
-        return f"at {_instant(-(-what.param_us() // MS) * MS)}"
-    return "manual"

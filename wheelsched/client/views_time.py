@@ -8,18 +8,18 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ..model.nouns import HOOKS, NEVER, display_name, format_duration, to_datetime
+from ..model.nouns import HOOKS, NEVER, to_datetime
 from ..protocol.definition import SERVER_KEYS
+from ..schedules.words import schedule_words
+from .policy_words import policy_words
 from .values import call_words, rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-__all__ = ["Backfill", "Calendar", "Hold", "JobChange", "TzDiff", "TzMove", "Why", "definition_words", "schedule_words"]
+__all__ = ["Backfill", "Calendar", "Hold", "JobChange", "TzDiff", "TzMove", "Why", "definition_words"]
 
-_DURATIONS: Final = ("timeout_us", "expires_after_us", "late_after_us", "heartbeat_timeout_us")
-_INSTANTS: Final = ("start_us", "end_us")
 _NO_CALL: Final = {"args": "(long)", "kwargs": "(long)"}
 
 
@@ -84,48 +84,16 @@ class Backfill:
         return {**asdict(self), "first": rfc3339(self.first), "last": rfc3339(self.last)}
 
 
-def schedule_words(wire: Mapping[str, Any], param_us: int | None = NEVER) -> str:
-    """A schedule's wire form as one would say it: `0 0 * * * Europe/Berlin`, `every 30s`, `at 2026-…Z`; a union with `; `."""
-    kind = wire["kind"]
-    instant = rfc3339(to_datetime(param_us))
-    if kind == "cron":
-        words = [wire["expr"]]
-        words += [wire["tz"]] if wire["tz"] != "UTC" else []
-        words += [f"{name}={wire[name]}" for name in ("dst_gap", "dst_overlap") if wire.get(name) is not None]
-        words += ["day_or=False"] if wire.get("day_or") is False else []
-        words += ["seconds=last"] if wire.get("seconds") == "last" else []
-        return " ".join(words)
-    if kind == "every":
-        after = " after completion" if wire.get("after_completion") else ""
-        return f"every {format_duration(wire['every_us'])}{after}" + (f" from {instant}" if instant else "")
-    if kind == "union":
-        return "; ".join(schedule_words(part["schedule"], part["param_us"]) for part in wire["of"])
-    return f"at {instant}" if kind == "at" else str(kind)
-
-
-def _policy_words(key: str, value: Any) -> Any:
-    """A policy of a resolved definition, as plain data that people can read: durations and instants are text."""
-    if value is None:
-        return None
-    if key in _DURATIONS:
-        return format_duration(value)
-    if key in _INSTANTS:
-        return rfc3339(to_datetime(value))
-    if key == "jitter":
-        return f"{value['percent']:g}%" if value.get("percent") is not None else format_duration(value["us"])
-    if key == "overlap":
-        return value["policy"] if value.get("max") is None else f"{value['policy']}:{value['max']}"
-    if key == "catchup":
-        more = [] if value.get("window_us") is None else [f"window {format_duration(value['window_us'])}"]
-        more += [] if value.get("max") is None else [f"at most {value['max']}"]
-        return ", ".join([value["policy"], *more])
+def _readable(key: str, value: Any) -> Any:
+    """A policy of a resolved definition as plain data: numbers, texts and lists as they are, a retry by its parts, the rest in words."""
     if key == "retry":
+        waits = {name: policy_words(f"{name}_us", value[f"{name}_us"]) for name in ("backoff", "cap")}
         not_on = {"not_on": list(value["not_on"])} if value.get("not_on") else {}
-        waits = {"backoff": format_duration(value["backoff_us"]), "factor": value["factor"], "cap": format_duration(value["cap_us"])}
-        return {"attempts": value["attempts"], **waits, **not_on}
-    if key in ("on_missed", *HOOKS):
-        return display_name(value)
-    return list(value) if isinstance(value, list | tuple) else value
+        return {"attempts": value["attempts"], "backoff": waits["backoff"], "factor": value["factor"], "cap": waits["cap"], **not_on}
+    if isinstance(value, list | tuple):
+        return list(value)
+    is_plain = not isinstance(value, dict) and not key.endswith("_us") and key not in ("on_missed", *HOOKS)
+    return value if is_plain else policy_words(key, value)
 
 
 def definition_words(side: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,7 +106,7 @@ def definition_words(side: Mapping[str, Any]) -> dict[str, Any]:
     out |= {"task": spec["task"], "schedule": schedule_words(spec["schedule"], side.get("param_us"))}
     for key, value in spec.items():
         if key not in ("task", "schedule", *SERVER_KEYS) and value is not None:
-            out[key.removesuffix("_us")] = _policy_words(key, value)
+            out[key.removesuffix("_us")] = _readable(key, value)
     return out
 
 

@@ -25,6 +25,7 @@ from ..model.errors import InvalidArgumentError
 from ..model.nouns import GLOB_MAX, MS, NEVER, US, display_name, format_duration
 from ..schedules.jitter import jitter
 from ..schedules.table import KIND_EVERY, KIND_UNION
+from ..schedules.words import schedule_words
 from ._forecast import count_at, count_every
 from .forecast_answer import HOUR_US, drain_us, peak_of, what_if
 from .forecast_lines import DELAYED, RETRY, Census, Window
@@ -43,7 +44,7 @@ FOR_MAX_US: Final = 31 * 24 * HOUR_US
 CELLS_MAX: Final = 1_000_000  # queues x buckets of one answer; the queues beyond are told as one
 CONTRIBUTORS: Final = 10
 OTHERS: Final = "(others)"  # no name of a queue
-_WHAT: Final = {DELAYED: "delayed", RETRY: "retry"}
+_WHAT: Final = {DELAYED: "delayed runs", RETRY: "retries"}
 _BLOCK: Final = 4_096  # lines
 _SLOW: Final = 256  # lines whose step costs some microseconds: unions, calendars
 _STEPS: Final = 250_000  # of counting `every`, in one piece
@@ -236,8 +237,9 @@ class Forecast:
     def _group(self, spec: int, n: int) -> tuple[str, str, str]:
         """Namespace, schedule and zone of a line, in words."""
         wire = self._core.state.specs[spec]
-        schedule = {"kind": _WHAT[n]} if n in _WHAT else wire["schedule"]
-        return wire["namespace"], schedule_text(schedule), schedule.get("tz", "")
+        if n in _WHAT:
+            return wire["namespace"], _WHAT[n], ""
+        return wire["namespace"], _short(wire["schedule"]), wire["schedule"].get("tz", "")
 
     def _contributor(self, key: tuple[str, str, str], starts: int, jobs: int, first: int) -> dict[str, Any]:
         namespace, text, tz = key
@@ -326,17 +328,10 @@ class _Hitting:
         return runs
 
 
-def schedule_text(wire: dict[str, Any]) -> str:
-    """A schedule in a few words, without its zone: `0 7 * * *`, `every 30s`, `once`."""
-    kind = wire["kind"]
-    if kind == "cron":
-        return str(wire["expr"])
-    if kind == "every":
-        return f"every {format_duration(wire['every_us'])}{' after completion' if wire.get('after_completion') else ''}"
-    if kind == "union":
-        parts = [schedule_text(part["schedule"]) for part in wire["of"]]
-        return " | ".join(parts[:3]) + (f" | {len(parts) - 3} more" if len(parts) > 3 else "")
-    return {"at": "once", "manual": "by hand", "delayed": "delayed runs", "retry": "retries"}[kind]
+def _short(wire: dict[str, Any]) -> str:
+    """A schedule without its zone, of a union the first three: `0 7 * * *`, `every 30s`, `once`."""
+    words = schedule_words({**wire, "of": wire["of"][:3]} if wire["kind"] == "union" else wire, zone=False, anchor=False)
+    return f"{words} | {len(wire['of']) - 3} more" if len(wire.get("of", ())) > 3 else words
 
 
 def _told(value: Any) -> str:

@@ -6,11 +6,11 @@ import pwd
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ...client.apply import schedule_words
 from ...client.places import server_uid
 from ...client.values import plain
 from ...client.words import counted, cut
 from ...model.errors import DeadlineExceededError, PermissionDeniedError, UnavailableError, WheelschedError
+from ...schedules.words import given_words
 from ..output import show_many
 from ..shell import Failed, say, shell
 
@@ -129,7 +129,7 @@ def _cells(entry: Entry, results: dict[int, str]) -> list[str]:
     told = "; ".join(entry.notes)
     if entry.job is None:
         told = f"{cut(entry.text, 50)}: {told}"
-    name, when = ("", "") if entry.job is None else (entry.job.name, schedule_words(entry.job.schedule))
+    name, when = ("", "") if entry.job is None else (entry.job.name, given_words(entry.job.schedule))
     return [f"{entry.file}:{entry.line}" if entry.file else str(entry.line), _result(entry, results), name, when, told]
 
 
@@ -149,7 +149,7 @@ def _to_dict(entry: Entry, results: dict[int, str]) -> dict[str, Any]:
         out |= {"cron": schedule.expr, "tz": schedule.tz}
     elif entry.kind == "manual":
         out["manual"] = True
-    return out | {"schedule": schedule_words(schedule), "policies": {k: _policy(v) for k, v in job.policies.items()}}
+    return out | {"schedule": given_words(schedule), "policies": {k: _policy(v) for k, v in job.policies.items()}}
 
 
 def _policy(value: Any) -> Any:
