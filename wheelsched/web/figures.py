@@ -9,9 +9,9 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Any, Final
 
 from ..client.times import Times, instant_text, relative, span
-from ..client.views_time import schedule_words
 from ..client.words import clean, counted, cut, number, size
 from ..model.nouns import NEVER
+from ..schedules.words import schedule_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
