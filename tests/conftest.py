@@ -35,6 +35,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 def pytest_configure(config: pytest.Config) -> None:
     """Name the marks here too: the tests also run from a folder without pyproject.toml."""
+    config.addinivalue_line("markers", "browser: drives Chromium; skipped aloud where there is none")
     config.addinivalue_line("markers", "slow: takes more than a few seconds; part of the full run")
     config.addinivalue_line("markers", "nightly: asks for longer what another test asks for some seconds; only with `-m nightly`")
 
