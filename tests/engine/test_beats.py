@@ -154,7 +154,7 @@ def test_checkpoints_are_in_snapshot_and_digest(b):
 
 
 def test_batches_with_checkpoints_are_bounded_in_bytes(b, monkeypatch):
-    monkeypatch.setattr("wheelsched.engine.leases.BATCH_BYTES_MAX", 3_000)
+    monkeypatch.setattr("wheelsched.engine.leases.LEASE_BYTES_MAX", 3_000)
     [b.client.enqueue(CALL, retry=Retry(2, 0)) for _ in range(3)]
     leases = b.lease()
     beat(b, leases, checkpoint=[(i, bytes(1_400)) for i in range(3)])

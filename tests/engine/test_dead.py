@@ -91,7 +91,7 @@ def test_many_are_changed_in_pieces_and_the_newly_dead_are_left_alone(b, monkeyp
             rows, at = engine.state.runs.find(bytes.fromhex(late.id)), np.full(1, b.now_us, np.int64)
             said = {"type": "A", "message": ""}
             end_attempts(engine, rows, np.full(1, FAILED, np.uint8), at, at, {0: msgpack.packb(said)}, {0: said})
-        turns.append(engine.state.runs.list_len(dead.DEAD_LIST))
+        turns.append(engine.state.runs.list_len(dead.DEAD_LETTERS))
 
     monkeypatch.setattr(sweeps, "go_on", watched)
     assert b.client.redrive(error="A") == 4
@@ -151,7 +151,7 @@ def test_the_same_request_joins_its_sweep(b, monkeypatch):
     args = {"rid": b"r" * 16, "match": "*"}
     assert b.call(60, ("redrive", args)) == {"count": 3}
     assert b.call(61, ("redrive", args)) == {"count": 3}, "a repeat is answered as the first was"
-    assert b.engine.state.runs.list_len(dead.DEAD_LIST) == 0
+    assert b.engine.state.runs.list_len(dead.DEAD_LETTERS) == 0
 
 
 @pytest.mark.parametrize(("wrong", "error", "said"), [
@@ -167,7 +167,7 @@ def test_what_can_not_be_asked(b, wrong, error, said):
     die(b, "A", "A")
     with pytest.raises(error, match=said):
         b.call(60, ("redrive", {"rid": b"q" * 16, **wrong}))
-    assert b.engine.state.runs.list_len(dead.DEAD_LIST) == 2
+    assert b.engine.state.runs.list_len(dead.DEAD_LETTERS) == 2
     assert not b.engine.sweeps
 
 

@@ -157,7 +157,7 @@ def test_a_deleted_job_leaves_nothing(b):
 
 
 def test_a_batch_is_bounded_by_what_is_handed_over(b, monkeypatch):
-    monkeypatch.setattr("wheelsched.engine.leases.BATCH_BYTES_MAX", 2 * LAST_MAX)
+    monkeypatch.setattr("wheelsched.engine.leases.LEASE_BYTES_MAX", 2 * LAST_MAX)
     for i in range(4):
         b.put(f"j{i}", Manual())
         end(b, [next_run(b, f"j{i}")[0]], gave(b"x" * (LAST_MAX - 3)))

@@ -12,8 +12,7 @@ from ..model.errors import ScheduleError
 from ..model.nouns import parse_instant, to_datetime
 from ..schedules.expressions import describe
 from ..schedules.lint import notes
-from ..schedules.schedule import GAPS, Cron
-from ..schedules.schedule import OVERLAPS as DST_OVERLAPS
+from ..schedules.schedule import DST_OVERLAPS, GAPS, Cron
 from .lint import lint
 from .output import pairs, show_many, show_one
 from .shell import Verbs, shell

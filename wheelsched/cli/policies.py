@@ -13,8 +13,7 @@ from ..client.times import parse_day, parse_moment
 from ..model.errors import InvalidArgumentError
 from ..model.nouns import BUILTIN_FLAGS, CATCHUPS, HOOKS, OVERLAPS, TASKS_TOLD_MAX, Call, Command, Http, parse_duration, unserved
 from ..model.policies import Catchup, Overlap, Retry
-from ..schedules.schedule import GAPS, At, Cron, Every, Manual
-from ..schedules.schedule import OVERLAPS as DST_OVERLAPS
+from ..schedules.schedule import DST_OVERLAPS, GAPS, At, Cron, Every, Manual
 from .shell import say, shell
 
 if TYPE_CHECKING:

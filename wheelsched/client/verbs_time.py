@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ..model.errors import InternalError, InvalidArgumentError, NotFoundError
-from ..model.nouns import INSTANT_MAX_US, MS, NOTE_MAX, display_name, parse_instant, parse_job_name, to_datetime
+from ..model.nouns import INSTANT_MAX_US, MS, NOTE_MAX, SERVER_UID, display_name, parse_instant, parse_job_name, to_datetime
 from ..model.policies import Overlap
 from ..protocol.checks import check_name
 from .requests import Ask
@@ -27,7 +27,6 @@ __all__ = ["TimeVerbs"]
 R = TypeVar("R", bound=RunInfo)
 
 HISTORY_MAX: Final = 10_000  # changes one answer has
-NO_UID: Final = 2**32 - 1  # nobody asked: the server did it
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _CALENDAR: Final = ("mode", "tz", "dates", "yearly", "weekdays", "windows", "daily")
 _ONLY: Final = ("missing", "failed")
@@ -135,7 +134,7 @@ class TimeVerbs(Generic[R]):
             raise InvalidArgumentError(f"limit: a whole number from 1 to {HISTORY_MAX} is wanted, not {str(limit)[:60]}")
 
         def read(raw: dict[str, Any]) -> JobChange:
-            uid = raw.get("uid") if raw.get("uid") != NO_UID else None
+            uid = raw.get("uid") if raw.get("uid") != SERVER_UID else None
             user = user_of(uid) if isinstance(uid, int) and uid >= 0 else None
             at, what, note = to_datetime(raw.get("at_us")), field_of(raw, "what", str), str(raw.get("note") or "")
             return JobChange(at, uid, user, what, raw.get("version"), raw.get("old"), raw.get("new"), note)

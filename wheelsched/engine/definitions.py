@@ -19,10 +19,9 @@ OVERLAP_SKIP: Final = 0
 OVERLAP_ALLOW: Final = 1
 OVERLAP_BUFFER: Final = 2
 OVERLAP_REPLACE: Final = 3  # one waits at most: the newest; cancel_other and kill_other also end what is active
-BEGIN_US: Final = -(2**63)
 FREE_TRIES: Final = 100  # excluded stretches that are passed in search of an occurrence that may run
 TRIES: Final = 50_000  # of all searches of a turn
-_NO_LIMIT: Final = 0xFFFFFFFF
+NO_LIMIT: Final = 0xFFFFFFFF
 _CODES: Final = {"skip": OVERLAP_SKIP, "allow": OVERLAP_ALLOW, "buffer_one": OVERLAP_BUFFER, "buffer_all": OVERLAP_BUFFER}
 _DTYPES: Final = {
     "kind": np.uint8, "a": np.int64, "overlap": np.uint8, "overlap_max": np.uint32, "start": np.int64, "end": np.int64,
@@ -81,10 +80,10 @@ class SpecTable:
         policy = overlap["policy"]
         self.kind[spec], self.a[spec] = kind, a
         self.overlap[spec] = _CODES.get(policy, OVERLAP_REPLACE)
-        self.overlap_max[spec] = overlap["max"] or (1 if policy in ("buffer_one", "skip") else _NO_LIMIT if policy == "allow" else 100)
+        self.overlap_max[spec] = overlap["max"] or (1 if policy in ("buffer_one", "skip") else NO_LIMIT if policy == "allow" else 100)
         self.start[spec] = -1 if wire["start_us"] is None else wire["start_us"]
         self.end[spec] = NEVER if wire["end_us"] is None else wire["end_us"]
-        self.max_runs[spec] = _NO_LIMIT if wire["max_runs"] is None else wire["max_runs"]
+        self.max_runs[spec] = NO_LIMIT if wire["max_runs"] is None else wire["max_runs"]
         self.timeout[spec] = wire["timeout_us"]
         self.skip_missed[spec] = wire["catchup"]["policy"] == "skip"
         self.jitter_us[spec] = jitter.get("us", 0)
@@ -176,7 +175,7 @@ class SpecTable:
     def counted(self, spec: int, param: int, after: int, until: int) -> tuple[int, int, int]:
         """(count, first, last) of the nominal instants in (after, until], inside start and end; (0, NEVER, -1) for none."""
         until, after = min(until, int(self.end[spec])), max(after, int(self.start[spec]) - 1)
-        found = self.schedules.count_between(int(self.kind[spec]), int(self.a[spec]), param, after, until, _NO_LIMIT)
+        found = self.schedules.count_between(int(self.kind[spec]), int(self.a[spec]), param, after, until, NO_LIMIT)
         return found if found[0] else (0, NEVER, -1)
 
     def quiet(self, spec: NDArray[np.uint32], cursor: NDArray[np.int64], nominal: NDArray[np.int64]) -> NDArray[np.bool_]:

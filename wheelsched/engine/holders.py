@@ -14,7 +14,7 @@ import numpy as np
 
 from ..model.errors import InvalidArgumentError
 from ..state.nouns import ANYBODY
-from .late import NO_ROW
+from ..tables._runs import NO_ROW
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .core import Core
 
 FOLD_ROWS: Final = 4_096
-CHANGES_MAX: Final = 4_096  # changes of jobs that are kept in the state
+CHANGES_KEPT_MAX: Final = 4_096  # changes of jobs that are kept in the state
 HOUSEKEEPING_US: Final = 60 * US
 
 
@@ -36,7 +36,7 @@ class Housekeeping:
         entries = core.state.changes
         self._changed += sum(map(len, entries[self._counted :]))
         self._counted = len(entries)
-        if self._changed >= CHANGES_MAX or (self._changed and overdue):
+        if self._changed >= CHANGES_KEPT_MAX or (self._changed and overdue):
             core.effects.history.append(changelog.pack(entries, core.state.elapsed.us))
             core.record("TOLD", {"count": len(entries)})
             self._counted = self._changed = 0

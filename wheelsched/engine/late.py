@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..model.nouns import STALE_MAX, Outcome, RunState
 from ..state.past import unpack_past
+from ..tables._runs import NO_ROW
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .core import Core
 
-NO_ROW: Final = 0xFFFFFFFF  # of a run that is not in the table
 
 
 def record_stale(core: Core, worker: int, rows: NDArray[np.uint32], token: NDArray[np.int64], outcome: NDArray[np.uint8],
@@ -55,4 +55,4 @@ def answer_repeats(past: dict[bytes, dict[int, int]], ids: bytes, token: NDArray
             stale[i] = False
 
 
-__all__ = ["NO_ROW", "answer_repeats", "record_stale"]
+__all__ = ["answer_repeats", "record_stale"]

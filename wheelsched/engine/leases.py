@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from .core import Core
     from .turn import Incoming
 
-BATCH_BYTES_MAX: Final = 8 * 1024 * 1024  # payload bytes of one batch, but always one run
-CREDITS_MAX: Final = BATCH_MAX
+LEASE_BYTES_MAX: Final = 8 * 1024 * 1024  # payload bytes of one batch, but always one run
 QUEUES_MAX: Final = 100  # names in one lease request
 NAME_MAX: Final = 200  # characters of each
 FEW_SEEKERS: Final = 16  # lease requests that nobody needs to count: as many as one connection may have
@@ -48,8 +47,8 @@ def lease(core: Core, cmd: Incoming) -> bytes:
     queues, credit, wait = args.get("queues", []), args.get("credits"), args.get("wait_us", NEVER)
     if not isinstance(queues, list) or len(queues) > QUEUES_MAX or not all(isinstance(q, str) and len(q) <= NAME_MAX for q in queues):
         raise InvalidArgumentError(f"lease: queues is a list of at most {QUEUES_MAX} names, each of at most {NAME_MAX} characters")
-    if isinstance(credit, bool) or not isinstance(credit, int) or not 0 <= credit <= CREDITS_MAX:
-        raise InvalidArgumentError(f"lease: credits is a whole number from 1 to {CREDITS_MAX}, or 0 to withdraw what waits")
+    if isinstance(credit, bool) or not isinstance(credit, int) or not 0 <= credit <= BATCH_MAX:
+        raise InvalidArgumentError(f"lease: credits is a whole number from 1 to {BATCH_MAX}, or 0 to withdraw what waits")
     if isinstance(wait, bool) or not isinstance(wait, int) or wait < 0:
         raise InvalidArgumentError("lease: wait_us is a number of microseconds")
     if credit == 0:
@@ -115,8 +114,8 @@ def grant(core: Core, seeker: Seeker, rows: NDArray[np.uint32]) -> bytes:
             for i, data in handed:
                 more[i] += len(data)
         size = payload_end + more.cumsum()
-    if size[-1] > BATCH_BYTES_MAX:
-        rows = rows[: max(1, int(np.searchsorted(size, BATCH_BYTES_MAX)))]
+    if size[-1] > LEASE_BYTES_MAX:
+        rows = rows[: max(1, int(np.searchsorted(size, LEASE_BYTES_MAX)))]
         fields = fields[: len(rows)]
         payload, payload_end = runs.joined(rows, "payload")
     first = state.next_token()

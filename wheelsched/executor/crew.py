@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from .surroundings import Surroundings
 
 LOOK_NS: Final = 50_000_000  # how often runs are looked after while any is in user code; also how long one may wait behind slow ones
-CREDITS_MAX: Final = 4_096
+LEARNED_MAX: Final = 4_096
 
 
 class CrewWork(Work):
@@ -413,7 +413,7 @@ class Crew(Wire):
     def _learn(self, work: CrewWork) -> None:
         took = time.monotonic_ns() - work.granted_ns
         if took < LOOK_NS // 2:
-            self.learned = min(CREDITS_MAX, 2 * max(self.learned, work.n))
+            self.learned = min(LEARNED_MAX, 2 * max(self.learned, work.n))
         elif took > LOOK_NS:
             self.learned //= 2
 

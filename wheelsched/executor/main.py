@@ -56,7 +56,6 @@ EXIT_REFUSED: Final = 4
 EXIT_HOOK: Final = 5
 BATCH_NS: Final = 50_000_000  # work that one batch should hold, and how long a report may wait
 CREDITS_START: Final = 64
-CREDITS_MAX: Final = ROWS_MAX
 READ_WAIT_S: Final = 0.02
 LEAVE_S: Final = 2.0  # for threads of user code and `atexit`, after the last run and the stop hooks
 LOOKS_LEFT: Final = 4  # a batch that will take more than so many looks, at the pace of the last one, is too much
@@ -182,7 +181,7 @@ class Executor(Wire):
         if fit < self.credits:
             self.credits = max(1, fit)
         elif full or self.credits < CREDITS_START:
-            self.credits = min(self.credits * 2, fit, CREDITS_MAX)
+            self.credits = min(self.credits * 2, fit, ROWS_MAX)
 
     # Reports
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, Self
 import lmdb
 
 from ..model.errors import AlreadyExistsError, CorruptJournalError, FailedPreconditionError, InternalError
+from ..model.nouns import RESERVE_BYTES
 from ..state import records
 from .directory import FORMAT, DataDirectory, Head, damage, read_extent
 from .ending import end_damaged, end_failed
@@ -35,8 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Batch", "Journal", "LmdbJournal", "MemoryJournal", "Usage", "page_findings"]
 
 JOIN_BYTES: Final = 8 << 20  # queued batches are joined in one transaction up to this
-BATCH_BYTES_MAX: Final = 256 << 20  # LMDB keeps a transaction's dirty pages in memory, at most 512 MiB of them
-RESERVE_BYTES: Final = 64 << 20
+COMMIT_BYTES_MAX: Final = 256 << 20  # LMDB keeps a transaction's dirty pages in memory, at most 512 MiB of them
 # A page that is allocated and freed in one transaction may lie past the end of the file and is never written: a good file can be
 # shorter than its meta page says. So before removing anything the file is made (sparsely) longer than a sweep can reach.
 HEADROOM_BYTES: Final = 16 << 20
@@ -249,7 +249,7 @@ class LmdbJournal:
     def _take(self, batch: Batch) -> int:
         self._check_open()
         assert not self._dir.read_only, "opened to be read only"
-        assert batch.size() <= BATCH_BYTES_MAX, ("batch too long", batch.size())
+        assert batch.size() <= COMMIT_BYTES_MAX, ("batch too long", batch.size())
         last_seq = self._plan.take(batch)
         self._queue.append(batch)
         return last_seq

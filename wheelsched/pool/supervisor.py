@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 RECONNECT_US: Final = 200_000
 DISTRUST: Final = 5  # a lease is given up when a fifth of it is left
 TOLD_MAX: Final = 10  # names of tasks, numbers of workers, in the line that says that it joined
-FINISH_ROWS_MAX: Final = 2_000  # rows of one frame, each with a result
+FORWARDED_ROWS_MAX: Final = 2_000  # rows of one frame, each with a result
 _STOP: Final = {"n": 0, "stop": True}
 _HOPELESS: Final = frozenset({errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTSOCK, errno.EPROTOTYPE})
 _WITHDRAW: Final = {"queues": [], "credits": 0, "wait_us": 0}
@@ -461,8 +461,8 @@ class Supervisor:
                 }, 0, 0, 0))
 
     def _finish(self, slot: Slot, completions: list[Completion]) -> None:
-        for at in range(0, len(completions), FINISH_ROWS_MAX):
-            rows = completions[at : at + FINISH_ROWS_MAX]
+        for at in range(0, len(completions), FORWARDED_ROWS_MAX):
+            rows = completions[at : at + FORWARDED_ROWS_MAX]
             self._request(slot, Sent("finish", {
                 "id": b"".join(r.id for r in rows), "token": np.array([r.token for r in rows], np.int64).tobytes(),
                 "outcome": bytes(r.outcome for r in rows), "started_us": np.array([r.started_us for r in rows], np.int64).tobytes(),

@@ -38,7 +38,7 @@ __all__ = [
     "check_union_size", "fields", "parse_rate",
 ]
 
-CALENDARS_MAX: Final = 10  # of one job
+JOB_CALENDARS_MAX: Final = 10  # of one job
 PAUSE_AFTER_MAX: Final = 255
 REDACTED_MAX: Final = 100  # names of a job
 _COUNT_MAX: Final = 1_000_000
@@ -205,8 +205,8 @@ def _calendars(value: Any, what: str) -> list[str]:
     """Names, each once, in their order in the alphabet: what blocks does not depend on it."""
     if not isinstance(value, list | tuple):
         raise InvalidArgumentError(f"{what}: a name or a list of names is wanted, not {type(value).__name__}")
-    if not 1 <= len(value) <= CALENDARS_MAX:
-        raise InvalidArgumentError(f"{what}: a job has 1 to {CALENDARS_MAX} calendars, not {len(value)}")
+    if not 1 <= len(value) <= JOB_CALENDARS_MAX:
+        raise InvalidArgumentError(f"{what}: a job has 1 to {JOB_CALENDARS_MAX} calendars, not {len(value)}")
     return sorted({check_name(name, what) for name in value})
 
 

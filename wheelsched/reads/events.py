@@ -19,6 +19,7 @@ from ..model.nouns import MS, RunState, display_name
 from ..state import records
 from ..state.history import Block
 from ..state.past import unpack_past
+from ..tables._runs import NO_ROW
 from .event_kinds import KINDS, NUMBER, STATES, Told, tell
 
 if TYPE_CHECKING:
@@ -29,14 +30,13 @@ if TYPE_CHECKING:
     from ..state.reused_rows import Fold
     from ..state.state import State
 
-PAGE_MAX: Final = 4_096  # events of one page
+EVENTS_MAX: Final = 4_096  # events of one page
 RECORDS_MAX: Final = 256  # records that one page looks at, together with
 ROWS_MAX: Final = 65_536  # so many rows and
 BYTES_MAX: Final = 1024 * 1024  # so many bytes: a server does nothing else meanwhile
 PATTERNS_MAX: Final = 100
 _BLOCKS_KEPT: Final = 16
 _NO_POSITION: Final = "is no position of an event (the first column of `wheelsched events`) and not `oldest`"
-_NONE: Final = 2**32 - 1
 _LEASED, _CREATED, _STALE = NUMBER["run.leased"], NUMBER["run.created"], NUMBER["run.stale"]
 
 Position = tuple[int, int]  # record, rows of it that were told
@@ -53,7 +53,7 @@ class Wanted:
             raise InvalidArgumentError("since: the position of an event, 'oldest' or nil (from now on) is wanted")
         self.match = None if match is None else glob(match)
         self.since: str | None = since
-        self.limit: int = min(limit or PAGE_MAX, PAGE_MAX)
+        self.limit: int = min(limit or EVENTS_MAX, EVENTS_MAX)
         self.kinds: NDArray[np.bool_] = np.ones(len(KINDS), np.bool_)
         if kinds is not None:
             if not isinstance(kinds, list) or len(kinds) > PATTERNS_MAX or not all(isinstance(k, str) for k in kinds):
@@ -89,7 +89,7 @@ class _Page:
         self.seq, self.at, self.token = (np.zeros(n, np.int64) for _ in range(3))
         self.row, self.attempt, self.worker = (np.zeros(n, np.uint32) for _ in range(3))
         self.kind, self.state = np.zeros(n, np.uint8), np.zeros(n, np.uint8)
-        self.job = np.full(n, _NONE, np.uint32)
+        self.job = np.full(n, NO_ROW, np.uint32)
         self.id = np.zeros((n, 2), np.uint64)
         self.scheduled = np.full(n, -1, np.int64)
 
@@ -385,4 +385,4 @@ class _Attempts:
         return start, end, outcome
 
 
-__all__ = ["KINDS", "PAGE_MAX", "Pager", "Position", "Wanted"]
+__all__ = ["EVENTS_MAX", "KINDS", "Pager", "Position", "Wanted"]

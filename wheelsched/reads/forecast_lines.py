@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ..engine.decided import jobs_known
+from ..engine.definitions import NO_LIMIT
 from ..model.globs import glob
 from ..model.nouns import JobState, RunState
 from ..schedules.table import KIND_CRON, KIND_EVERY, KIND_UNION
@@ -125,7 +126,7 @@ class Census:
         spec, param, at = (np.ascontiguousarray(fields[name]) for name in ("spec", "param_us", "next_us"))
         specs, window = self._core.specs, self.window
         most = specs.max_runs[spec].astype(np.int64)
-        left = np.where(most == 0xFFFFFFFF, UNLIMITED, most - fields["fired"])
+        left = np.where(most == NO_LIMIT, UNLIMITED, most - fields["fired"])
         overdue = at < window.now_us
         if overdue.any():  # one start at once, then those to come
             here = np.full(int(overdue.sum()), (window.now_us - window.from_us) // window.bucket_us, np.int64)

@@ -19,6 +19,7 @@ from ..model.nouns import (
 )
 from ..protocol.definition import SERVER_KEYS
 from ..state.readable import LOOKED_AT_MAX, page_of, text_argument
+from ..tables._runs import DEAD_LETTERS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from ..engine.core import Core
 
 PAGE_MAX: Final = 1_000
-DEAD_LIST: Final = 2  # of the run table
 
 
 def runs_left(core: Core, fields: Any) -> int:
@@ -123,7 +123,7 @@ def counts(core: Core) -> dict[str, Any]:
             unserved[what.task] = unserved.get(what.task, 0) + waiting
     return {
         "jobs": len(state.jobs), "runs": len(state.runs), "queued": sum(q["queued"] for q in queues.values()),
-        "leased": sum(state.runs.list_len(w.list_id) for w in state.workers.values()), "dead_letters": state.runs.list_len(DEAD_LIST),
+        "leased": sum(state.runs.list_len(w.list_id) for w in state.workers.values()), "dead_letters": state.runs.list_len(DEAD_LETTERS),
         "queues": queues, "unserved_tasks": unserved, "builtin_tasks": sorted(BUILTIN_FLAGS.keys() & known),
         "unserved_jobs": core.census.unserved(state, known) if any_ready(core) else {}, "served_tasks": sorted(known)[:TASKS_TOLD_MAX],
         "held_back": core.limits.held_back(core.now.mono_us),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["At", "Cron", "Every", "Manual", "Schedule", "as_written", "check_union", "schedule_from_wire"]
 
 GAPS: Final = ("run_after", "shift", "skip")
-OVERLAPS: Final = ("first", "second", "both")
+DST_OVERLAPS: Final = ("first", "second", "both")
 UNION_MAX: Final = 100  # schedules in one union
 ASK_MAX: Final = 1_000_000  # instants one call gives
 
@@ -160,7 +160,7 @@ def masks_of(
 ) -> Masks:
     """The masks of an expression whose options are right as well; ScheduleError otherwise."""
     _word(dst_gap, "dst_gap", GAPS)
-    _word(dst_overlap, "dst_overlap", OVERLAPS)
+    _word(dst_overlap, "dst_overlap", DST_OVERLAPS)
     if not isinstance(day_or, bool):
         raise ScheduleError(f"day_or: True or False is wanted, not {str(day_or)[:60]}")
     check_text(expr, seconds)

@@ -7,13 +7,12 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from ..model.errors import ConfigError, WheelschedError
-from ..model.nouns import DRAIN_US, LEASE_US, MODES, ROLES, START_US, SYNC_TIMEOUT_US, US, format_duration, parse_duration
+from ..model.nouns import DRAIN_US, LEASE_US, MODES, RESERVE_BYTES, ROLES, START_US, SYNC_TIMEOUT_US, US, format_duration, parse_duration
 
 WORKERS_MAX: Final = 1_024
 CONCURRENCY_MAX: Final = 1_024
 MAX_RSS_MIN: Final = 64 * 1024 * 1024  # a fresh worker needs half of it
 SOCKET_PATH_MAX: Final = 107  # bytes; the kernel's limit for a Unix socket
-RESERVE_BYTES: Final = 64 * 1024 * 1024
 LEASE_MIN_US: Final = US
 LEASE_MAX_US: Final = 3_600 * US
 DRAIN_MAX_US: Final = 7 * 86_400 * US  # what a poll's timeout can hold

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ..engine.late import NO_ROW
 from ..engine.turn import ClockBack
 from ..journal.memory import LAST, Batch
 from ..model.errors import InvalidArgumentError, NotFoundError
 from ..model.nouns import NEVER, US
 from ..state import history, readable
 from ..state.history import Block, made_us, of_runs, opener, runs_page
+from ..tables._runs import NO_ROW
 from ..verbs.runs import parse_run_id
 from .storage import Storage
 

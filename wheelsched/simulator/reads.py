@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from ..model.errors import NotFoundError
 from ..reads import reads, waiting
 from ..reads.events import Pager, Wanted
 from ..reads.forecast import forecast_now
+from ..reads.reads import PAGE_MAX
 from ..state import history, readable
 from ..verbs import dead
 from ..verbs.runs import parse_run_id
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from ..journal.memory import MemoryJournal
     from ..state.live import Live
 
-PAGE_MAX: Final = 1_000
 
 
 def look_up(engine: Engine, journal: MemoryJournal, verb: str, args: dict[str, Any], now_us: int, running: Live

@@ -16,7 +16,7 @@ from ..model import plain
 from ..model.ids import job_key
 from ..model.nouns import TRANSITIONS, JobState, Reason, RunFlag, RunState, Trigger, to_datetime
 from ..tables._jobs import JobTable
-from ..tables._runs import FINISHED, RunTable
+from ..tables._runs import FINISHED, NO_ROW, RunTable
 from . import changelog
 from . import snapshot as state_snapshot
 from .attempts import AttemptRecords
@@ -433,12 +433,12 @@ class State(AttemptRecords):
     def find_job(self, name: bytes) -> int | None:
         """Row of a job by its full name in UTF-8, tombstones too."""
         row = int(self.jobs.find([name], job_key(name))[0])
-        return None if row == 0xFFFFFFFF else row
+        return None if row == NO_ROW else row
 
     def find_run(self, run_id: bytes) -> int | None:
         """Row of a run that is not folded."""
         row = int(self.runs.find(run_id)[0])
-        return None if row == 0xFFFFFFFF else row
+        return None if row == NO_ROW else row
 
     def digest(self) -> str:
         """Hex digest of everything that a replay must reproduce."""

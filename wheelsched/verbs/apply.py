@@ -40,6 +40,8 @@ from ..protocol import frames as protocol
 from ..protocol.checks import check_name
 from ..protocol.limits import check
 from ..schedules.calendars import Calendar, check_calendar
+from ..state.changelog import NO_SPEC
+from ..tables._runs import NO_ROW
 from .differences import Wanted, difference
 from .operator import put_calendar
 from .put import (
@@ -70,9 +72,7 @@ if TYPE_CHECKING:
 
 STAGED_JOBS_MAX: Final = 200_000  # of one batch
 FAULTS_MAX: Final = 1_000
-CHANGES_MAX: Final = 1_000
-_NO_ROW: Final = 0xFFFFFFFF
-_NO_SPEC: Final = 0xFFFFFFFF  # a definition without a number yet
+CHANGES_TOLD_MAX: Final = 1_000
 
 
 @dataclass(slots=True)
@@ -313,7 +313,7 @@ def _plan(core: Core, frame: Frame, spec_keys: list[bytes], wires: list[dict[str
     keys = b"".join([job_key(name) for name in names])
     jobs = core.state.jobs
     rows = jobs.find(names, keys)
-    known = np.flatnonzero(rows != _NO_ROW)
+    known = np.flatnonzero(rows != NO_ROW)
     param = np.where(frame.param == NEVER, NEVER, -(-frame.param // MS) * MS)
     result = np.full(len(names), CREATED, np.uint8)
     plan = Plan(frame, names, keys, wires, spec_keys, rows, param, result)
@@ -335,9 +335,9 @@ def _plan(core: Core, frame: Frame, spec_keys: list[bytes], wires: list[dict[str
 def _same(core: Core, plan: Plan, known: NDArray[np.int64], state: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Which known jobs are already as they are asked to be."""
     frame, notes = plan.frame, core.state.notes
-    numbers = [core.state.spec_ids.get(plan.spec_keys[i], _NO_SPEC) for i in known.tolist()]
+    numbers = [core.state.spec_ids.get(plan.spec_keys[i], NO_SPEC) for i in known.tolist()]
     spec = np.array(numbers, np.uint32)
-    able = np.flatnonzero((spec != _NO_SPEC) & (state != JobState.DELETED))
+    able = np.flatnonzero((spec != NO_SPEC) & (state != JobState.DELETED))
     at, rows = known[able], np.ascontiguousarray(plan.rows[known[able]])
     spec = np.ascontiguousarray(spec[able])
     param = kept_anchors(core, rows, spec, plan.param[at])
@@ -372,7 +372,7 @@ def _answer(core: Core, plans: list[Plan], pruned: NDArray[np.uint32]) -> dict[s
         created += [display_name(plan.names[i].decode()) for i in np.flatnonzero(plan.result == CREATED).tolist()]
         for i in np.flatnonzero(plan.result == UPDATED).tolist():
             updated.append(display_name(plan.names[i].decode()))
-            if len(changes) < CHANGES_MAX:
+            if len(changes) < CHANGES_TOLD_MAX:
                 changes.append(_change(core, plan, i))
     names = core.state.jobs.names(pruned) if len(pruned) else []
     waiting, held = open_runs(core, pruned)
@@ -385,10 +385,10 @@ def _answer(core: Core, plans: list[Plan], pruned: NDArray[np.uint32]) -> dict[s
 
 
 def _said(core: Core, plans: list[Plan]) -> list[list[str]]:
-    """[name, text] of the new jobs about which something is said, CHANGES_MAX at most."""
-    fresh = ((plan, i) for plan in plans for i in np.flatnonzero(plan.rows == _NO_ROW).tolist())
+    """[name, text] of the new jobs about which something is said, CHANGES_TOLD_MAX at most."""
+    fresh = ((plan, i) for plan in plans for i in np.flatnonzero(plan.rows == NO_ROW).tolist())
     told = ((plan.names[i], so_long_past(core, plan.wires[i], int(plan.param[i]))) for plan, i in fresh)
-    return [[display_name(raw.decode()), said] for raw, said in islice((pair for pair in told if pair[1]), CHANGES_MAX)]
+    return [[display_name(raw.decode()), said] for raw, said in islice((pair for pair in told if pair[1]), CHANGES_TOLD_MAX)]
 
 
 def _change(core: Core, plan: Plan, i: int) -> dict[str, Any]:

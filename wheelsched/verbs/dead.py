@@ -21,8 +21,8 @@ from ..model.errors import FailedPreconditionError, InvalidArgumentError
 from ..model.globs import glob
 from ..model.nouns import DELAY_MAX_US, FRAME_JOBS_MAX, GLOB_MAX, NEVER, Event, RunFlag, RunState, Trigger
 from ..protocol.checks import parse_rate
-from ..reads.reads import DEAD_LIST
 from ..state import readable
+from ..tables._runs import DEAD_LETTERS
 from .runs import parse_run_id, run_row
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class DeadSweep(Sweep):
     def piece(self, core: Core) -> bool:
         """As in Sweep."""
         state = core.state
-        rows = state.runs.peek(DEAD_LIST, PIECE, self.at)
+        rows = state.runs.peek(DEAD_LETTERS, PIECE, self.at)
         order = state.runs.gather(rows)["order"]
         last = int(order[-1]) if len(order) else self.end
         found = self.wanted.select(state, np.ascontiguousarray(rows[order <= np.uint64(self.end)]))[: self.left]
@@ -134,7 +134,7 @@ def _begin(core: Core, cmd: Incoming, event: Event) -> bytes:
     if (ids is None) != filtered:
         raise InvalidArgumentError("give ids, or a filter (match, error, task, queue, namespace, since, until); match '*' is all of them")
     wanted = Letters(args)
-    rows = core.state.runs.peek(DEAD_LIST, 2**31) if ids is None else _by_ids(core, ids)
+    rows = core.state.runs.peek(DEAD_LETTERS, 2**31) if ids is None else _by_ids(core, ids)
     spread = Spread(args.get("rate") if event == Event.REDRIVE else None, min(len(rows), limit or NEVER))
     if ids is not None:
         if len(rows) and not dry:
@@ -188,7 +188,7 @@ def page(core: Core, args: dict[str, Any]) -> dict[str, Any]:
     state = core.state
     start, limit = readable.page_of(args)
     wanted, with_payload = Letters(args), bool(args.get("payload"))
-    rows = state.runs.peek(DEAD_LIST, PIECE, start)
+    rows = state.runs.peek(DEAD_LETTERS, PIECE, start)
     found = wanted.select(state, rows)
     last: int | None = None
     if len(found) > limit:

@@ -24,6 +24,7 @@ from ..model.nouns import (
     KEY_MAX,
     MS,
     NEVER,
+    RUN_FAULTS_MAX,
     UNIQUE_FIELDS,
     JobState,
     RunState,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from ..engine.core import Core
     from ..engine.turn import Incoming
 
-_FAULTS_MAX: Final = 100
 
 
 @dataclass(slots=True)
@@ -236,7 +236,7 @@ def enqueue_many(core: Core, cmd: Incoming) -> bytes:
             faults.append([i, str(e)])
     if faults:
         raise InvalidArgumentError(
-            f"run {faults[0][0]} of the frame: {faults[0][1]} (nothing was enqueued)", runs=sorted(faults)[:_FAULTS_MAX]
+            f"run {faults[0][0]} of the frame: {faults[0][1]} (nothing was enqueued)", runs=sorted(faults)[:RUN_FAULTS_MAX]
         )
     ids, existing = make(core, cmd, wanted)
     return done(core, cmd, {"id": b"".join(ids), "existing": bytes(existing)})

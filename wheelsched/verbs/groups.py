@@ -19,7 +19,7 @@ from ..engine.quotas import size_of
 from ..engine.uploads import Part, Parts
 from ..model.errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError, WheelschedError
 from ..model.ids import other_run_id
-from ..model.nouns import GROUP_MAX, KEY_MAX, NEVER, RunState, Trigger
+from ..model.nouns import GROUP_MAX, KEY_MAX, NEVER, RUN_FAULTS_MAX, RunState, Trigger
 from ..protocol import frames
 from ..state import readable, records
 from .enqueue import Wanted, job_rows, resolved, scoped
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 GROUPS_MAX: Final = 100_000  # that are open
 WHEN: Final = ("finished", "succeeded")
-_FAULTS_MAX: Final = 100
 
 
 def _part(args: dict[str, Any]) -> Part:
@@ -126,7 +125,7 @@ def _members(core: Core, staged: Parts, namespace: str) -> list[Wanted]:
                 faults.append([first + i, str(e)])
         first += len(part.payloads)
     if faults:
-        raise InvalidArgumentError(f"member {faults[0][0]}: {faults[0][1]} (nothing was enqueued)", runs=faults[:_FAULTS_MAX])
+        raise InvalidArgumentError(f"member {faults[0][0]}: {faults[0][1]} (nothing was enqueued)", runs=faults[:RUN_FAULTS_MAX])
     return out
 
 

@@ -48,6 +48,7 @@ from ..reads import reads
 from ..schedules.table import KIND_AFTER, KIND_AT, KIND_EVERY, KIND_MANUAL, KIND_UNION
 from ..state import records
 from ..state.state import AS_EVER, SKIP, spec_bytes
+from ..tables._runs import NO_ROW
 from .differences import Wanted, difference
 
 if TYPE_CHECKING:
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     from ..engine.core import Core
     from ..engine.turn import Incoming
 
-_NO_ROW: Final = 0xFFFFFFFF
 OUTSIDE: Final = "at: the instant is outside start and end, so it could never fire; change one of them"
 SPECS_MAX: Final = 2**24
 UNCHANGED, CREATED, UPDATED = 0, 1, 2
@@ -145,7 +145,7 @@ def kept_anchors(core: Core, rows: NDArray[np.uint32], spec: NDArray[np.uint32],
     param, kind, a = param.copy(), core.specs.kind, core.specs.a
     grid = np.isin(kind[spec], (KIND_EVERY, KIND_UNION)) & (param == NEVER)
     delay = kind[spec] == KIND_AFTER
-    old = np.flatnonzero((grid | delay) & (rows != _NO_ROW))
+    old = np.flatnonzero((grid | delay) & (rows != NO_ROW))
     now = whole_ms(core.now.wall_us)
     kept = np.zeros(len(rows), np.bool_)
     if len(old):
@@ -167,7 +167,7 @@ def first_next(core: Core, rows: NDArray[np.uint32], spec: NDArray[np.uint32], p
     cursor = np.full(n, -1, np.int64)
     fired = np.zeros(n, np.uint32)
     was_paused = np.zeros(n, np.bool_)
-    old = np.flatnonzero(rows != _NO_ROW)
+    old = np.flatnonzero(rows != NO_ROW)
     kind = core.specs.kind[spec]
     if len(old):
         fields = core.state.jobs.gather(rows[old])
@@ -239,7 +239,7 @@ def put_jobs(core: Core, cmd: Incoming, names: list[bytes], payloads: list[bytes
     """Upsert by name; what is the same already stays untouched. Result codes."""
     keys = b"".join([job_key(n) for n in names])
     rows = core.state.jobs.find(names, keys)
-    known = np.flatnonzero(rows != _NO_ROW)
+    known = np.flatnonzero(rows != NO_ROW)
     decide_jobs(core, rows[known])
     param = kept_anchors(core, rows, spec, param)
     result = np.full(len(names), CREATED, np.uint8)
