@@ -170,3 +170,26 @@ def test_axe_finds_no_barrier(chromium, served, paths, scheme):
             w.page.goto(path)
             found = Axe().run(w.page).response["violations"]
             assert found == [], [(path, rule["id"], [node["html"][:120] for node in rule["nodes"]][:4]) for rule in found]
+
+
+def test_a_job_is_paused_and_dead_letters_are_discarded_by_hand(chromium):
+    from tests.rigs.web import START, charge, filled, report
+    from tests.rigs.web_served import Served
+    from wheelsched.web.app import Settings
+
+    with Simulator(start=START, tasks={"shop.charge": charge, "shop.report": report}) as sim:
+        filled(sim)
+        with Served(sim, Settings(allow_actions=True)) as served, Watched(chromium, served) as w:
+            w.page.goto("/job?name=manual")
+            w.page.get_by_role("link", name="Pause").click()
+            w.page.get_by_label("Why?").fill("until Monday")
+            w.page.get_by_role("button", name="Pause: manual").click()
+            assert w.page.get_by_role("status").inner_text() == "1 job paused"
+            w.page.goto("/dead")
+            for box in w.page.get_by_role("checkbox").all()[:2]:
+                box.check()
+            w.page.get_by_role("button", name="Discard the chosen ones").click()
+            w.page.get_by_label("To confirm, type the number").fill("2")
+            w.page.get_by_role("button", name="Discard: 2 dead letters").click()
+            assert w.page.get_by_role("status").inner_text() == "2 dead letters discarded"
+            assert served.do(lambda: (sim.client.get("manual").pause_note, len(list(sim.client.dead())))) == ("until Monday", 1)

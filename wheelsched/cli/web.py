@@ -25,8 +25,11 @@ _NEEDED: Final = ("jinja2", "prometheus_client", "starlette", "uvicorn")
 )
 @click.option("--base-path", metavar="PATH", default="", help="Where a proxy shows it: /jobs.")
 @click.option("--host", "hosts", multiple=True, metavar="NAME", help="A name by which browsers call it, behind a proxy; may be repeated.")
-def web(address: str, base_path: str, hosts: tuple[str, ...]) -> None:
-    """Show a server in a browser: jobs, runs, dead letters, lags. Read-only; /metrics is for Prometheus.
+@click.option(
+    "--allow-actions", is_flag=True, help="Let whoever can open it run, pause, resume and cancel, and send back and discard dead letters."
+)
+def web(address: str, base_path: str, hosts: tuple[str, ...], allow_actions: bool) -> None:
+    """Show a server in a browser: jobs, runs, dead letters, lags; /metrics is for Prometheus. Read-only without --allow-actions.
 
     It is a client of the server's socket, so it sees what the user who starts it may see. Exit codes: 0 stopped, 78 bad configuration.
     """
@@ -46,6 +49,6 @@ def web(address: str, base_path: str, hosts: tuple[str, ...]) -> None:
 
     with sock:
         client = AsyncClient(shell().socket, timeout=shell().timeout or "5s", retry_for=0)
-        app = make_app(client, Settings(base, frozenset(name.lower() for name in hosts)))
+        app = make_app(client, Settings(base, frozenset(name.lower() for name in hosts), allow_actions))
         shown, number = f"[{host}]" if ":" in host else host, sock.getsockname()[1]
         serving.serve(app, sock, lambda: say(f"the dashboard of {client.path} is at http://{shown}:{number}{base}/"))

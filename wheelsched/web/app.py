@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -17,6 +18,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from ..model.errors import WheelschedError
+from .actions import COOKIE, Tokens, asked, carry_out, confirmed, form_of, same_origin
 from .figures import FILTERS
 from .guard import LOOPBACK, Guard
 from .metrics import exposition
@@ -34,6 +36,7 @@ __all__ = ["Settings", "make_app"]
 
 _HERE: Final = Path(__file__).parent
 _STATIC: Final = {"style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
+_BROWSER_BYTES: Final = 16
 _PAGE_S: Final = 10.0  # the longest that a page may take
 _STATUS: Final = {
     "not_found": 404,
@@ -57,6 +60,7 @@ class Settings:
 
     base: str = ""
     hosts: frozenset[str] = frozenset()
+    allow_actions: bool = False
 
 
 class Site:
@@ -70,7 +74,8 @@ class Site:
             loader=FileSystemLoader(_HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
         )
         self.env.filters.update(FILTERS)
-        self.env.globals.update(base=settings.base, static={name: self._address(name) for name in _STATIC})
+        self.tokens = Tokens()
+        self.env.globals.update(base=settings.base, actions=settings.allow_actions, static={name: self._address(name) for name in _STATIC})
 
     def _address(self, name: str) -> str:
         """With the content's hash, so that a browser may keep it."""
@@ -81,6 +86,7 @@ class Site:
         made = [Route(path, self._page(make, template), methods=["GET"]) for path, (make, template) in PAGES.items()]
         return [
             *made,
+            *([Route("/ask", self.ask, methods=["GET"]), Route("/do", self.do, methods=["POST"])] if self.settings.allow_actions else []),
             Route("/static/{name}", self.static, methods=["GET"]),
             Route("/metrics", self.metrics, methods=["GET"]),
             Route("/health", self.health, methods=["GET"]),
@@ -146,6 +152,44 @@ class Site:
             socket=self.reader.client.path,
         )
 
+    async def ask(self, request: Request) -> Response:
+        """The page on which an action is confirmed. It changes nothing."""
+        browser = request.cookies.get(COOKIE, "")
+        browser = browser if len(browser) == 2 * _BROWSER_BYTES and browser.isalnum() else secrets.token_hex(_BROWSER_BYTES)
+        given = {name: request.query_params.getlist(name) for name in request.query_params}
+        try:
+            async with asyncio.timeout(_PAGE_S):
+                what = await asked(self.reader, given)
+                shot = await self.reader.snapshot()
+        except WheelschedError as e:
+            return await self.failed(e.code, e.message, request)
+        except TimeoutError:
+            return await self.failed("deadline_exceeded", f"the server has not answered within {_PAGE_S:g} s", request)
+        once, token = self.tokens.make(browser, what)
+        back = {"redrive": "/dead", "discard": "/dead", "cancel": "/runs"}.get(what.do, "/jobs")
+        answer = self.rendered(
+            "ask.html", 200, page="", still=True, title=what.title, top=header(shot), what=what, once=once, token=token, back=back
+        )
+        answer.set_cookie(COOKIE, browser, max_age=86_400, path=f"{self.settings.base}/", httponly=True, samesite="strict")
+        return answer
+
+    async def do(self, request: Request) -> Response:
+        """Carry out what a form of `ask` says; nothing unless all of it is as it was shown."""
+        try:
+            async with asyncio.timeout(_PAGE_S):
+                same_origin(request)
+                form = await form_of(request)
+                what = confirmed(form)
+                once = self.tokens.check(request.cookies.get(COOKIE), form, what)
+                done = await carry_out(self.reader, what, form, once)
+                self.reader.forget()
+                shot = await self.reader.snapshot()
+        except WheelschedError as e:
+            return await self.failed(e.code, e.message, request)
+        except TimeoutError:
+            return await self.failed("deadline_exceeded", "the server has not answered in time; look whether it was done", request)
+        return self.rendered("done.html", 200, page="", still=True, title=done.text, top=header(shot), done=done)
+
     async def static(self, request: Request) -> Response:
         """Style, script, icon."""
         name = request.path_params["name"]
@@ -190,4 +234,4 @@ def make_app(client: AsyncClient, settings: Settings | None = None) -> Guard:
 
     app = Starlette(routes=site.routes(), lifespan=lifespan, exception_handlers={HTTPException: site.http_error, Exception: site.bug})
     app.router.redirect_slashes = False
-    return Guard(app, LOOPBACK | settings.hosts, settings.base)
+    return Guard(app, LOOPBACK | settings.hosts, settings.base, frozenset({"/do"}) if settings.allow_actions else frozenset())

@@ -17,7 +17,7 @@ __all__ = ["BODY_MAX", "HEADERS", "LOOPBACK", "Guard"]
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 BODY_MAX: Final = 64 * 1024
-_URL_MAX: Final = 4_096
+_URL_MAX: Final = 8_192
 _CSP: Final = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none';"
     " frame-ancestors 'none'"

@@ -433,6 +433,7 @@ async def dead(reader: Reader, query: Mapping[str, str]) -> dict[str, Any]:
         )
     typed = {**given, "match": query.get("match", "").strip()}
     return {
+        "all": {do: _link("/ask", do=do, **typed) for do in ("redrive", "discard")},
         "title": "Dead letters",
         "total": shot.stats["dead_letters"],
         "given": typed,

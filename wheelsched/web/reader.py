@@ -91,6 +91,10 @@ class Reader:
         self._snapshot = Snapshot(stats, self._clock())
         return self._snapshot
 
+    def forget(self) -> None:
+        """Something was changed: the next look is a new one."""
+        self._snapshot = self._asking = None
+
     async def sample(self) -> None:
         """Look again and again, for the charts; a server that is gone leaves a gap."""
         while True:

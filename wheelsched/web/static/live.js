@@ -10,11 +10,11 @@
     const main = document.getElementById("main");
     const focused = document.activeElement;
     const inside = focused !== null && main.contains(focused) && focused !== main;
-    return document.hidden || inside || String(getSelection()) !== "" || main.querySelector("input:checked:not([form])[name=ids]") !== null
+    return document.hidden || inside || String(getSelection()) !== "" || main.querySelector("input[name=chosen]:checked") !== null
       || new URLSearchParams(location.search).has("after");
   };
   const look = async () => {
-    if (!on || busy()) { return; }
+    if (!on || document.body.dataset.still === "yes" || busy()) { return; }
     try {
       const answer = await fetch(location.href, { credentials: "same-origin", signal: AbortSignal.timeout(15000) });
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
