@@ -12,7 +12,7 @@ from wheelsched import Call, Every
 from wheelsched.model.errors import DeadlineExceededError, UnavailableError
 from wheelsched.web.app import Settings
 
-PATHS = ("/", "/jobs", "/runs", "/dead", "/job?name=billing/charge", "/job?name=reports/daily", "/job?name=etl/paused", "/runs?skipped=1",
+PATHS = ("/", "/jobs", "/runs", "/dead", "/job?name=billing/charge", "/job?name=reports/daily", "/job?name=etl/paused&edits=1", "/runs?skipped=1",
          "/runs?job=billing/charge", "/jobs?match=charge", "/dead?error=ValueError")
 
 
@@ -92,7 +92,16 @@ def test_each_time_has_its_zone_utc_and_how_far_it_is(site):
     first = next(shown for iso, _, shown in times if iso == "2026-03-29T01:00:00Z")
     assert first.startswith("2026-03-29 03:00:00 +02:00 (01:00:00Z)")  # the first instant after the gap
     assert "DST" in first
-    assert "2026-03-28 15:00:00 UTC" in page  # the server's clock
+    assert re.search(r"2026-03-28 15:0\d:\d\d UTC", page)  # the server's clock
+
+
+def test_edits_tell_who_changed_what(site):
+    page = site.get("/job?name=etl/paused&edits=1").text
+    assert "<del>active</del>" in page
+    assert "<ins>paused</ins>" in page
+    site.client.asked.clear()
+    assert "Who changed it, when, from what" in site.get("/job?name=etl/paused").text
+    assert "history" not in site.client.asked
 
 
 def test_no_page_asks_more_than_a_few_questions(site):
@@ -215,3 +224,21 @@ def test_nothing_is_asked_of_another_address(site):
     for name in ("style.css", "live.js", "icon.svg"):
         text = site.get(f"/static/{name}").text
         assert set(re.findall(r"https?://[^\"' )]+", text)) <= {"http://www.w3.org/2000/svg"}
+
+
+def test_a_search_ends_early_says_so_and_finds_a_whole_name_at_once(sim, monkeypatch):
+    for i in range(300):
+        sim.client.put(f"many/j{i:03}", Call("x.y"), Every("1h"))
+    monkeypatch.setattr("wheelsched.web.reader._QUESTIONS_MAX", 1)
+    monkeypatch.setattr("wheelsched.web.reader._SEARCH_S", 0)
+    monkeypatch.setattr("wheelsched.reads.reads.LOOKED_AT_MAX", 50)
+    with Site(sim) as site:
+        page = site.get("/jobs?match=j29").text
+        assert "Nothing found so far: there is more to look through." in page
+        for _ in range(12):
+            more = re.search(r'href="([^"]+)" rel="next"', page)
+            if "many/j290" in page or more is None:
+                break
+            page = site.get(more[1].replace("&amp;", "&")).text
+        assert "many/j290" in page
+        assert "many/j299" in site.get("/jobs?match=many/j299").text

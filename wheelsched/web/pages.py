@@ -11,11 +11,11 @@ from ..client.times import schedule_zone, span
 from ..client.troubles import troubles
 from ..client.views_time import definition_words
 from ..client.words import counted, number
-from ..model.errors import NotFoundError
+from ..model.errors import InvalidArgumentError, NotFoundError
 from ..model.nouns import JobState, RunState
 from . import charts, parameters
 from .figures import Clock, plain_json, schedule_of
-from .reader import SAMPLE_S
+from .reader import SAMPLE_S, Page
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -191,12 +191,15 @@ def _coming(f: Forecast | None, at: Clock) -> dict[str, Any] | None:
 async def jobs(reader: Reader, query: Mapping[str, str]) -> dict[str, Any]:
     """Search, filter, and page after page."""
     match, state = parameters.glob(query, "match"), parameters.choice(query, "state", JOB_STATES)
+    typed = query.get("match", "").strip()
     after = parameters.position(query)
     found = await reader.rows(lambda: reader.client.jobs(match, state, timeout="5s"), after, _ROWS)
+    named = await _named(reader, typed) if after is None and state is None else []
+    if named and named[0].name not in {j.name for j in found.rows}:
+        found = Page([*named, *found.rows], found.after, found.looked_on)
     at = Clock((await reader.snapshot()).now)
     whole = after is None and found.after is None
     rows = sorted(found.rows, key=lambda j: (j.next_at is None, j.next_at or at.now, j.name)) if whole else found.rows
-    typed = query.get("match", "").strip()
     return {
         "title": "Jobs",
         "rows": [_job_row(j, at) for j in rows],
@@ -214,6 +217,16 @@ async def jobs(reader: Reader, query: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
+async def _named(reader: Reader, typed: str) -> list[JobInfo]:
+    """The job whose whole name was typed: found at once, wherever it is."""
+    if not typed or set(typed) & set("*?["):
+        return []
+    try:
+        return [await reader.ask(reader.client.get(typed, timeout="5s"))]
+    except (NotFoundError, InvalidArgumentError):
+        return []
+
+
 def _job_row(j: JobInfo, at: Clock) -> dict[str, Any]:
     tz = schedule_zone(j.spec["schedule"])
     return {"job": j, "schedule": schedule_of(j, brief=True), "next": at(j.next_at, tz), "note": j.pause_note or j.note or ""}
@@ -229,7 +242,8 @@ async def job(reader: Reader, query: Mapping[str, str]) -> dict[str, Any]:
     at, tz = Clock((await reader.snapshot()).now), schedule_zone(found.spec["schedule"])
     coming = await reader.ask(client.next(name, _NEXT, timeout="5s")) if found.state == "active" else []
     last = await reader.rows(lambda: client.runs(name, newest=True, skipped=True, timeout="5s"), None, _STRIP)
-    edits = await reader.ask(client.history(name, _EDITS, timeout="5s"))
+    wanted = parameters.choice(query, "edits", ("1",)) is not None  # the server looks through its history for them: only when asked for
+    edits = await reader.ask(client.history(name, _EDITS, timeout="5s")) if wanted else []
     words = definition_words({"spec": found.spec, "param_us": found.param_us})
     return {
         "title": found.name,
@@ -247,6 +261,8 @@ async def job(reader: Reader, query: Mapping[str, str]) -> dict[str, Any]:
         "strip": _strip(last.rows, at),
         "all": _link("/runs", job=found.name),
         "edits": [_edit(e, at, tz) for e in edits],
+        "edits_shown": wanted,
+        "edits_link": _link("/job", name=found.name, edits="1") + "#edits",
     }
 
 

@@ -22,11 +22,11 @@ __all__ = ["SAMPLE_S", "Page", "Reader", "Sample", "Snapshot"]
 T = TypeVar("T")
 
 SAMPLE_S: Final = 5.0
-_KEPT_S: Final = 1.0  # counters that all browsers share
+_KEPT_S: Final = 2.0  # counters that all browsers share
 _FORECAST_S: Final = 60.0
-_FORECAST_WAIT_S: Final = 1.0
-_QUESTIONS_MAX: Final = 12  # of one page: each looks at thousands of rows at most
-_SEARCH_S: Final = 0.25
+_FORECAST_WAIT_S: Final = 0.07
+_QUESTIONS_MAX: Final = 100  # of one page: each looks at thousands of rows at most
+_SEARCH_S: Final = 0.07
 _LISTINGS_MAX: Final = 4  # at a time, of all browsers together
 
 
@@ -78,7 +78,7 @@ class Reader:
         self._listings = asyncio.Semaphore(_LISTINGS_MAX)
 
     async def snapshot(self) -> Snapshot:
-        """The counters, at most a second old; who comes meanwhile waits for the same answer."""
+        """The counters, at most two seconds old; who comes meanwhile waits for the same answer."""
         found = self._snapshot
         if found is not None and self._clock() - found.read_at < _KEPT_S:
             return found
@@ -128,7 +128,7 @@ class Reader:
             self._forecast = None  # the page says that there is none; the next one asks again
 
     async def rows(self, listing: Callable[[], AsyncListing[T]], after: Any, size: int) -> Page[T]:
-        """A page of a listing. A search that finds little ends after a quarter of a second, with the place where it may go on."""
+        """A page of a listing. A search that finds little ends after 70 ms, with the place where it may go on."""
         found: list[T] = []
         end = self._clock() + _SEARCH_S
         async with self._listings:

@@ -35,6 +35,9 @@
       document.body.classList.add("stale"); // the dashboard itself is gone: what is shown is old
     }
   };
+  // A search that has found nothing so far goes on by itself.
+  const further = document.querySelector("#main a[data-search=on]");
+  if (further !== null) { location.replace(further.href); }
   button.hidden = false;
   show();
   button.addEventListener("click", () => { on = !on; localStorage.setItem("wheelsched-live", on ? "on" : "off"); show(); });
