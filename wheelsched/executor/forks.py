@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from ..model.errors import FailedPreconditionError
 from ..tasks.verdicts import error_result, trace_of
 from .runner import Runner
 
 if TYPE_CHECKING:
-    from .crew import Crew
-    from .main import Executor
+    import socket
+    from collections.abc import Iterable
+
+    from ..process.processes import StartedFile
     from .runner import Entered, Work
 
 EXIT_RAISED: Final = 1
@@ -91,13 +93,27 @@ class Child(Runner):
         leave()
 
 
-def guard(executor: Executor | Crew) -> None:
+class Forking(Protocol):
+    """An executor, as far as a child must be parted from it."""
+
+    sock: socket.socket
+    file: StartedFile
+
+    @property
+    def runners(self) -> Iterable[Runner]:
+        """What calls user code in it."""
+
+    def forked(self) -> list[Any]:
+        """The event loops that a child has a copy of."""
+
+
+def guard(executor: Forking) -> None:
     """Have children of this process know what they are. Once, before user code is imported."""
     _known.append(os.getpid())
     os.register_at_fork(after_in_child=lambda: _disarm(executor))
 
 
-def _disarm(executor: Executor | Crew) -> None:
+def _disarm(executor: Forking) -> None:
     executor.sock.close()
     for kept in executor.file.kept:
         with suppress(BufferError):

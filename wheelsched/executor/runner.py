@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from contextvars import copy_context
 from itertools import islice
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgpack
 
@@ -26,17 +26,28 @@ from ..tasks.verdicts import error_result, trace_of, verdict
 from .surroundings import SLOW_NS, forget_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ..process.kept import Kept
     from ..process.usage import Meter
-    from .link import Wire
     from .loops import RunLoop
     from .outputs import Captures
     from .surroundings import Surroundings
 
 _OUR_FRAMES: Final = (__name__, f"{__package__}.crew")  # that lead to user code: of no use in a traceback
 LOOK_S: Final = 0.05  # how often a coroutine's run looks whether it was told to end
+
+
+class Reports(Protocol):
+    """The executor's end of its socket, as far as a runner reports over it."""
+
+    offset_ns: int  # wall clock minus monotonic clock
+
+    def heartbeat(self, runner: Runner, work: Work, row: int, text: str, checkpoint: bytes | None, /) -> None:
+        """Send progress of a row; a checkpoint waits for its answer."""
+
+    def unanswered(self, numbers: Iterable[int], /) -> bool:
+        """Whether one of these requests has no answer yet."""
 
 
 class Work(Batch):
@@ -109,7 +120,7 @@ def group_of(work: Work, first: int, made: Task) -> list[int]:
 class Runner:
     """Runs the rows of batches, one at a time, and tells a place of the started file which."""
 
-    def __init__(self, file: processes.StartedFile, words: memoryview, outputs: Captures, wire: Wire) -> None:
+    def __init__(self, file: processes.StartedFile, words: memoryview, outputs: Captures, wire: Reports) -> None:
         """`words`: of the place; `wire`: where progress goes."""
         self.file = file
         self.words = words

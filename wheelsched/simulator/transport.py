@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..client.async_client import AsyncClient, AsyncRun
 from ..client.async_transport import AsyncTransport
@@ -17,13 +17,34 @@ from ..model.nouns import US
 if TYPE_CHECKING:
     import pytest
 
+    from ..client.client import BaseClient
     from ..client.requests import Ask
-    from .simulator import Simulator
+    from ..model.payloads import Exts
 
 __all__ = ["SimAsyncClient", "redirect"]
 
 
-def answer(sim: Simulator, ask: Ask[Any]) -> Any:
+class Host(Protocol):
+    """The simulator, as far as clients of code under test need it."""
+
+    @property
+    def client(self) -> BaseClient:
+        """Its own client, that lets virtual time pass."""
+
+    @property
+    def now_us(self) -> int:
+        """The virtual wall clock."""
+
+    @property
+    def exts(self) -> Exts:
+        """Users' types in payloads."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing more will happen."""
+
+
+def answer(sim: Host, ask: Ask[Any]) -> Any:
     """The simulator's answer to a client's question; what waits for something lets virtual time pass. The errors of the server.
 
     RunTimeout when a run is waited for that will not end, since nothing more happens.
@@ -41,7 +62,7 @@ def answer(sim: Simulator, ask: Ask[Any]) -> Any:
 class _Settled:
     """A question that was answered when it was asked: begun questions keep their order."""
 
-    def __init__(self, sim: Simulator, ask: Ask[Any]) -> None:
+    def __init__(self, sim: Host, ask: Ask[Any]) -> None:
         self._value: Any = None
         self._error: WheelschedError | None = None
         try:
@@ -59,7 +80,7 @@ class _Settled:
 class _AsyncTransport:
     """What an AsyncClient asks of its transport."""
 
-    def __init__(self, sim: Simulator) -> None:
+    def __init__(self, sim: Host) -> None:
         self._sim = sim
         self._closed = False
         self.path = "simulator"
@@ -89,7 +110,7 @@ class _AsyncTransport:
 class SimAsyncClient(AsyncClient):
     """The face of AsyncClient on a simulator."""
 
-    def __init__(self, sim: Simulator) -> None:
+    def __init__(self, sim: Host) -> None:
         super().__init__("simulator")
         self.exts = sim.exts
         self._verbs: Verbs[AsyncRun] = Verbs(lambda raw: AsyncRun(raw, self), sim.exts)
@@ -101,7 +122,7 @@ class SimAsyncClient(AsyncClient):
         return self._sim.now_us
 
 
-def redirect(sim: Simulator, patch: pytest.MonkeyPatch) -> None:
+def redirect(sim: Host, patch: pytest.MonkeyPatch) -> None:
     """Have every Client and AsyncClient without a path of its own, also one made before, ask the simulator; others are refused."""
 
     def begin(self: Transport | AsyncTransport, ask: Ask[Any]) -> _Settled:

@@ -7,7 +7,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from struct import pack
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ..model.errors import FailedPreconditionError
 from ..model.nouns import KILL_GRACE_US, NEVER, US, Outcome
@@ -19,11 +19,35 @@ from ..tasks.verdicts import error_result, trace_of, verdict
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ..engine.engine import Engine
+    from ..model.payloads import Exts
     from ..tasks.hooks import Hooks
-    from .simulator import Simulator
 
 WORKER: Final = 2  # its connection number
 _LEASE: Final = {"queues": [], "credits": 1, "wait_us": 0}
+
+
+class Host(Protocol):
+    """The simulator, as far as its worker needs it."""
+
+    @property
+    def now_us(self) -> int:
+        """The virtual wall clock."""
+
+    @property
+    def mono_us(self) -> int:
+        """The virtual monotonic clock."""
+
+    @property
+    def exts(self) -> Exts:
+        """Users' types in payloads."""
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of now: a crash makes another."""
+
+    def call(self, conn: int, *requests: tuple[str, dict[str, Any]]) -> Any:
+        """The answer to the last of the requests."""
 
 
 class Ended(BaseException):
@@ -56,7 +80,7 @@ class Held:
 class Simulated(Batch):
     """The one run of a lease, as user code sees it."""
 
-    def __init__(self, reply: dict[str, Any], sim: Simulator) -> None:
+    def __init__(self, reply: dict[str, Any], sim: Host) -> None:
         super().__init__(reply)
         self.exts = sim.exts
         self._sim = sim
@@ -87,7 +111,7 @@ class Simulated(Batch):
 class Inline:
     """One worker inside the simulator: leases a run, executes it on the spot, reports it."""
 
-    def __init__(self, sim: Simulator, tasks: dict[str, Task], hooks: Hooks) -> None:
+    def __init__(self, sim: Host, tasks: dict[str, Task], hooks: Hooks) -> None:
         self._sim = sim
         self._tasks = tasks
         self._hooks = hooks
