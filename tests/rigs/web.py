@@ -10,6 +10,7 @@ from wheelsched.web.app import Settings, make_app
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\u202e\x1b[31m"
 START = "2026-03-28T12:00:00Z"
+LAGS = {"sum_s": 12.5, "le": [[0.001, 400], [0.1, 990], [5.0, 999]]}
 LAG = {"count": 1_000, "p50": 1.5, "p99": 80.0, "p999": 90.0, "max": 95.0}
 
 
@@ -30,7 +31,7 @@ class Told(SimAsyncClient):
         self.broken = None
         self.told = {
             "server": "wheelsched 9.9.9", "pid": 4_711, "uptime_s": 86_400.0, "data": "/var/lib/wheelsched", "clock_offset_us": 0, "connections": 3,
-            "lag_ms": {"queued": LAG, "start": LAG, "done": LAG}, "commits": 1_234, "journal_bytes": 5_000_000,
+            "lag_ms": {"queued": LAG, "start": LAG, "done": LAG}, "lag_histograms": dict.fromkeys(("queued", "start", "done"), LAGS), "commits": 1_234, "journal_bytes": 5_000_000,
             "storage": {"state": "ok", "used_bytes": 10_000_000, "free_bytes": 10**11, "why": None}, **told,
         }
 

@@ -128,3 +128,19 @@ def test_histogram_quantiles_are_within_two_percent():
         assert histogram.summary()["max"] == values.max() / 1000
         assert histogram.count == len(values)
     assert Histogram().summary()["p99"] == 0
+
+
+def test_the_cumulative_counts_of_lags_are_two_percent_near():
+    rng = np.random.default_rng(5)
+    lags = (10 ** rng.uniform(0, 9, 50_000)).astype(np.int64)
+    histogram = Histogram()
+    for part in np.array_split(lags, 7):
+        histogram.add(part)
+    told = histogram.cumulative()
+    assert told["sum_s"] == pytest.approx(lags.sum() / 1e6)
+    assert [n for _, n in told["le"]] == sorted(n for _, n in told["le"])
+    for edge, n in told["le"]:
+        assert (lags <= edge * 0.96e6).sum() <= n <= (lags <= edge * 1.02e6).sum()
+    histogram.add(np.array([-50, 0], np.int64))  # early ones count as none
+    assert histogram.cumulative()["sum_s"] == told["sum_s"]
+    assert [n for _, n in Histogram().cumulative()["le"]] == [0] * len(told["le"])

@@ -17,11 +17,19 @@ def test_the_names_are_those_that_were_agreed(site):
     names = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
     assert names == {f"wheelsched_{name}" for name in (
         "build_info", "tzdata_info", "jobs", "runs_total", "attempts_total", "dead_letters", "workers", "connections", "store_bytes", "queue_depth",
-        "queue_oldest_age_seconds", "queue_paused", "upcoming_fires", "upcoming_peak_fires",
+        "queued_lag_seconds", "start_lag_seconds", "done_lag_seconds", "queue_oldest_age_seconds", "queue_paused", "upcoming_fires", "upcoming_peak_fires",
     )}
     assert 'wheelsched_build_info{version="9.9.9"} 1.0' in text
     assert "wheelsched_dead_letters 3.0" in text
     assert 'wheelsched_attempts_total{outcome="failed"} 3.0' in text
+
+
+def test_lags_are_histograms_in_seconds(site):
+    text = site.get("/metrics").text
+    assert 'wheelsched_queued_lag_seconds_bucket{le="0.1"} 990.0' in text
+    assert 'wheelsched_queued_lag_seconds_bucket{le="+Inf"} 1000.0' in text
+    assert "wheelsched_queued_lag_seconds_count 1000.0" in text
+    assert "wheelsched_queued_lag_seconds_sum 12.5" in text
 
 
 def test_no_name_of_a_job_is_in_a_label(site):

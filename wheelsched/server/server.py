@@ -484,6 +484,7 @@ class Server:
         now = self.clock.now()
         return reads.counts(self.engine) | {
             "lag_ms": {name: h.summary() for name, h in self.lags.items()}, **self.peers.stats(),
+            "lag_histograms": {name: h.cumulative() for name, h in self.lags.items()},
             "uptime_s": round((now.mono_us - self.started_us) / US, 3), "now_us": now.wall_us, "clock_offset_us": self.clock.offset_us,
             "pid": os.getpid(), "server": self.engine.server, "data": self.config.data, "cpu_s": round(time.process_time(), 3),
             "start_failure": self.pool.starts.failure(), "slow_starts": self.pool.starts.slow(now.mono_us),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import exposition as text_format
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.openmetrics import exposition as open_format
 
 if TYPE_CHECKING:
@@ -39,7 +39,9 @@ async def exposition(reader: Reader, accept: str) -> tuple[bytes, str]:
     """The text, in OpenMetrics where that is asked for, and its type. Errors of the client."""
     shot = await reader.snapshot()
     queues = await reader.ask(reader.client.queues(timeout="5s"))
-    found: Any = _Once([*_server(shot.stats), *_queues(queues, shot.now.timestamp()), *_coming(await reader.forecast())])
+    found: Any = _Once(
+        [*_server(shot.stats), *_lags(shot.stats), *_queues(queues, shot.now.timestamp()), *_coming(await reader.forecast())]
+    )
     if "application/openmetrics-text" in accept:
         body: bytes = open_format.generate_latest(found)  # type: ignore[no-untyped-call]  # of prometheus-client
         return body, open_format.CONTENT_TYPE_LATEST
@@ -93,6 +95,16 @@ def _server(s: dict[str, Any]) -> Iterator[Metric]:
     yield _gauges(
         "store_bytes", "Bytes on disk (used, free) and of tables in memory.", ["kind"], [([k], n) for k, n in sorted(kinds.items())]
     )
+
+
+def _lags(s: dict[str, Any]) -> Iterator[Metric]:
+    """Behind the scheduled time: until the run was queued, until user code began, until the end was durable."""
+    told = {"queued": "until it was queued", "start": "until user code began", "done": "until its success was durable"}
+    for name, lag in s.get("lag_histograms", {}).items():
+        count = s["lag_ms"][name]["count"]
+        buckets = [*((f"{float(edge):g}", n) for edge, n in lag["le"]), ("+Inf", count)]
+        text = f"How long a run lagged behind its scheduled time {told.get(name, name)}, since the server's start."
+        yield HistogramMetricFamily(f"wheelsched_{name}_lag_seconds", text, buckets=buckets, sum_value=lag["sum_s"])
 
 
 def _version(s: dict[str, Any]) -> str:
