@@ -195,6 +195,17 @@ def test_a_server_that_is_gone_is_told_with_what_to_do(site, error):
     assert site.get("/jobs").status_code == 200
 
 
+def test_to_try_again_leads_to_a_page_of_the_dashboard_alone(sim):
+    filled(sim)
+    with Site(sim, Settings(base="/x")) as site:
+        site.client.broken = UnavailableError("no server")
+        assert '<a href="/x/runs?state=dead&amp;late=1">Try again' in site.get("/x/runs?state=dead&late=1").text
+        for path in ("/x//evil.example/", "/x//evil.example", "/x/\\evil.example"):
+            links = [attrs["href"] for tag, attrs in Elements(site.get(path).text).found if tag == "a"]
+            assert links
+            assert all(link.startswith(("/x/", "#")) and "evil" not in link for link in links), links
+
+
 def test_a_fault_of_the_dashboard_is_a_page_without_a_traceback(site, caplog):
     site.client.broken = ZeroDivisionError("secret detail")
     answer = site.get("/jobs")

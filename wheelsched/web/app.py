@@ -63,6 +63,12 @@ class Settings:
     allow_actions: bool = False
 
 
+def _here(request: Request) -> str:
+    """The page that was asked for, to ask again: one of ours, whatever the address was."""
+    query = request.url.query
+    return request.url.path + (f"?{query}" if query else "") if request.url.path in PAGES else "/"
+
+
 class Site:
     """The handlers."""
 
@@ -127,7 +133,7 @@ class Site:
             gone=code in _GONE,
             message=message,
             socket=self.reader.client.path,
-            here=str(request.url.path),
+            here=_here(request),
         )
 
     async def http_error(self, request: Request, error: Exception) -> Response:
@@ -147,7 +153,7 @@ class Site:
             title="That did not work",
             top=header(None),
             gone=False,
-            here="",
+            here="/",
             message="the dashboard has a fault; its log says where",
             socket=self.reader.client.path,
         )
