@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..model.errors import InternalError, ScheduleError, UnimplementedError, WheelschedError
+from ..model.errors import BUGS, InternalError, ScheduleError, UnimplementedError, WheelschedError
 from ..model.nouns import BATCH_MAX, MS, NEVER, SERVER_UID, JobState, RunState
 from ..protocol import frames
 from ..protocol.verbs import BY_NAME, UNKNOWN
@@ -175,7 +175,7 @@ class Engine(Core):
                 frame = handler(self, item)
         except WheelschedError as e:
             frame = frames.encode_error(request.id, e)
-        except (AssertionError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as e:
+        except BUGS as e:
             if len(self.effects.records) > before:  # state and journal may differ from what was decided: stop, restart is the repair
                 raise
             frame = frames.encode_error(request.id, InternalError(f"{type(e).__name__}: {e}"))

@@ -5,7 +5,7 @@ The codes are a closed list. Whatever else escapes from wheelsched is a bug in w
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 __all__ = [
     "AlreadyExistsError", "ConfigError", "CorruptJournalError", "DeadlineExceededError", "FailedPreconditionError",
@@ -154,6 +154,9 @@ class RunTimeout(WheelschedError, TimeoutError):  # noqa: N818 - the name is par
 
     code = "deadline_exceeded"
 
+
+# What a bug of ours raises, beside errors of ours: it ends the request that met it, if nothing was recorded yet.
+BUGS: Final = (AssertionError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
 
 _BY_CODE: dict[str, type[WheelschedError]] = {
     cls.code: cls

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ..engine import roles as rights
-from ..model.errors import InternalError, InvalidArgumentError, UnavailableError, WheelschedError
+from ..model.errors import InvalidArgumentError, UnavailableError, WheelschedError
 from ..model.nouns import NEVER, US
 from ..protocol import frames
 from ..protocol.limits import check
 from ..reads.events import Pager, Position, Wanted
+from .answered import answered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,21 +116,16 @@ class Readers:
     def _page(self, reader: _Reader, now_us: int) -> bytes | None:
         """A page of events; None when none of what was read fits."""
         begun = time.thread_time_ns()  # not the time in which others had the processor
-        try:
-            result, reader.position = self._pager.page(reader.position, reader.wanted)
-            frame = frames.encode_ok(reader.request_id, rights.shown(reader.roles, result)) if result["n"] else None
-        except WheelschedError as e:
-            return frames.encode_error(reader.request_id, e)
-        except (AssertionError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as e:
-            # A reader's bug changes nothing, so it ends its own request only.
-            self._log(f"bug: events: {type(e).__name__}: {e}")
-            return frames.encode_error(reader.request_id, InternalError(f"{type(e).__name__}: {e}"))
-        finally:
-            took = (time.thread_time_ns() - begun) // 1_000
-            self._rest_us = now_us + (REST + 1) * took
+        frame = answered(reader.request_id, "events", lambda: self._told(reader), self._log)
+        took = (time.thread_time_ns() - begun) // 1_000
+        self._rest_us = now_us + (REST + 1) * took
         if frame is not None and reader.position[0] > self.durable:
             self._answered[reader.conn] = now_us
         return frame
+
+    def _told(self, reader: _Reader) -> bytes | None:
+        result, reader.position = self._pager.page(reader.position, reader.wanted)
+        return frames.encode_ok(reader.request_id, rights.shown(reader.roles, result)) if result["n"] else None
 
 
 __all__ = ["Readers"]

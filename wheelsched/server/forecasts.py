@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..model.errors import InternalError, WheelschedError
+from ..model.errors import WheelschedError
 from ..protocol import frames
 from ..protocol.limits import check
 from ..reads.forecast import ARGUMENTS, Forecast, check_forecast
+from .answered import answered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -66,7 +67,7 @@ class Forecasts:
             self._pieces = None
         if self._waiting:
             asked = self._waiting[0]
-            frame = self._advance(asked, now_us)
+            frame = answered(asked.id, "forecast", lambda: self._advance(asked, now_us), self._log)
             if frame is not None:
                 self._waiting.popleft()
                 self._pieces = None
@@ -80,10 +81,4 @@ class Forecasts:
             next(self._pieces)
         except StopIteration as done:
             return frames.encode_ok(request.id, done.value)
-        except WheelschedError as e:
-            return frames.encode_error(request.id, e)
-        except (AssertionError, KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError) as e:
-            # A reader's bug changes nothing, so it ends its own request only.
-            self._log(f"bug: forecast: {type(e).__name__}: {e}")
-            return frames.encode_error(request.id, InternalError(f"{type(e).__name__}: {e}"))
         return None

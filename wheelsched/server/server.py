@@ -19,13 +19,14 @@ from ..engine import roles as rights
 from ..engine.heartbeats import answer_at_once
 from ..engine.outbox import Outbox
 from ..engine.turn import Disconnect, Incoming, WorkerGone
-from ..model.errors import InternalError, ResourceExhaustedError, StorageFullError, UnavailableError, WheelschedError
+from ..model.errors import ResourceExhaustedError, StorageFullError, UnavailableError, WheelschedError
 from ..model.nouns import NEVER, ROLES, US, format_duration
 from ..process.stderr import say
 from ..protocol import frames
 from ..protocol.verbs import BY_NAME, EVENTS, FORECAST, READS, RELOAD, UNKNOWN
 from ..reads import reads, waiting
 from ..verbs import dead
+from .answered import answered
 from .clock import Clock, WallTimer
 from .connections import READ_BYTES, Connection
 from .event_readers import Readers
@@ -458,14 +459,12 @@ class Server:
         return len(run_id) == 16 and self.engine.state.find_run(run_id) is None
 
     def _look_up(self, request: Request, roles: frozenset[str]) -> bytes:
-        try:
+        def ask() -> bytes:
             return frames.encode_ok(request.id, rights.shown(roles, self._answer(request.verb, request.args)))
-        except WheelschedError as e:
-            return frames.encode_error(request.id, e)
-        except (AssertionError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as e:
-            # A reader's bug changes nothing, so it ends its own request only.
-            self._log(f"bug: {request.verb}: {type(e).__name__}: {e}")
-            return frames.encode_error(request.id, InternalError(f"{type(e).__name__}: {e}"))
+
+        frame = answered(request.id, request.verb, ask, self._log)
+        assert frame is not None
+        return frame
 
     def _answer(self, verb: str, args: dict[str, Any]) -> Any:
         state = self.engine.state
