@@ -19,7 +19,7 @@ RECIPES = Path(wheelsched.__file__).with_name("manual") / "recipes.md"
 @pytest.fixture
 def settle(tmp_path, monkeypatch):
     """The task as the manual shows it; what its `add_up` does is the test's."""
-    code = re.search(r"<!-- run by: tests/test_fence\.py -->\n\n```python\n(.*?)```", RECIPES.read_text(encoding="utf-8"), re.DOTALL)
+    code = re.search(r"<!-- run by: tests/manual/test_fence\.py -->\n\n```python\n(.*?)```", RECIPES.read_text(encoding="utf-8"), re.DOTALL)
     names: dict = {"__name__": "recipes"}
     exec(code[1], names)
     monkeypatch.chdir(tmp_path)

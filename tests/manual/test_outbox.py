@@ -24,7 +24,7 @@ ROWS = "SELECT count(*) FROM outbox"
 
 @pytest.fixture(scope="module")
 def recipe():
-    (code,) = re.findall(r"<!-- run by: tests/test_outbox\.py -->\n\n```python\n(.*?)```", RECIPES.read_text(encoding="utf-8"), re.DOTALL)
+    (code,) = re.findall(r"<!-- run by: tests/manual/test_outbox\.py -->\n\n```python\n(.*?)```", RECIPES.read_text(encoding="utf-8"), re.DOTALL)
     return code
 
 

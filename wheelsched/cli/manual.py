@@ -17,14 +17,16 @@ if TYPE_CHECKING:
 
 # In the order in which somebody new reads them.
 _ORDER: Final = (
-    "operating", "web", "guarantees", "schedules", "queues", "runs", "workers", "recipes", "jobs-files", "forecast", "testing", "limits",
+    "operating", "web", "guarantees", "schedules", "queues", "tasks", "runs", "workers", "recipes", "jobs-files", "forecast", "testing",
+    "limits",
     "protocol", "internals",
 )
 _SUFFIX: Final = ".md"
+_MARKS: Final = re.compile(r"<!--.*?-->\n\n?", re.DOTALL)  # they tell the tests how a block is run
 
 
 class Page(NamedTuple):
-    """A page: its topic, its line in the list, its whole text (Markdown)."""
+    """A page: its topic, its line in the list, its whole text (Markdown) without comments."""
 
     topic: str
     about: str
@@ -37,7 +39,7 @@ class Page(NamedTuple):
 
 
 def _page(path: Traversable) -> Page:
-    text = path.read_text(encoding="utf-8")
+    text = _MARKS.sub("", path.read_text(encoding="utf-8"))
     return Page(path.name.removesuffix(_SUFFIX), " ".join(text.split("\n\n")[1].split()), text)
 
 
