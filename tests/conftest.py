@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # "ci" draws new examples at every run (derandomize=False) and keeps no database, so it depends on no earlier run.
 _CALM = {"deadline": None, "print_blob": True, "derandomize": False, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("dev", max_examples=50, **_CALM)
-settings.register_profile("ci", max_examples=80, database=None, **_CALM)
+settings.register_profile("ci", max_examples=50, database=None, **_CALM)
 settings.register_profile("installed", max_examples=10, database=None, **_CALM)
 settings.register_profile("long", max_examples=5_000, **_CALM)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))

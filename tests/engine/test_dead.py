@@ -180,6 +180,13 @@ def test_the_client_checks_first(b, ask):
         ask(b.client)
 
 
+@pytest.mark.parametrize("verb", ["redrive", "discard"])
+def test_an_id_in_the_place_of_a_pattern_is_told(b, verb):
+    """It would find nothing, and the answer 0 would be taken for "nothing to do"."""
+    with pytest.raises(InvalidArgumentError, match=r"is a run's id, .* give ids=\[\.\.\.\]"):
+        getattr(b.client, verb)("0123456789abcdef" * 2)
+
+
 def test_open_runs_are_no_letters(b):
     run = b.client.enqueue(CALL)
     with pytest.raises(FailedPreconditionError, match="no dead letters"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ..model.errors import InvalidArgumentError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncDeadVerbs", "DeadVerbs", "Lines"]
 
 _ERROR_MAX: Final = 200
+_RUN_ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
 class Lines(Protocol):
@@ -55,6 +57,8 @@ def _change(verb: str, ids: Iterable[Any] | None, given: Mapping[str, Any], *, l
     args = _filters(given)
     if (ids is None) == (not args):
         raise InvalidArgumentError(f"{verb}: give ids= (run ids), or a filter such as match= (a pattern of job names; '*' is all)")
+    if _RUN_ID.fullmatch(str(args.get("match", ""))):
+        raise InvalidArgumentError(f"{verb}: {args['match']} is a run's id, and match= a pattern of job names: give ids=[...]")
     if ids is not None:
         if limit is not None:
             raise InvalidArgumentError(f"{verb}: limit goes with a filter, not with ids")
