@@ -180,8 +180,17 @@ class Judge(Rules, ChainRules):
             job.wire, job.param, job.dead, job.floor = wire, param, 0, None
             job.after = cursor if job.kind == "at" else max(cursor, f["at"])
             job.state, job.cursor = int(f["state"][i]), cursor
+            self.past_dates(job, f["at"])
             self.not_over(job, f["at"])
             self.idle_at[name] = f["at"]
+
+    def past_dates(self, job, at):
+        """A date of a union that was past when it was put is owed, as a job of that date alone would be, unless it was decided before."""
+        if job.kind != "union":
+            return
+        for date in [part["param_us"] for part in job.wire["schedule"]["of"] if part["schedule"]["kind"] == "at"]:
+            if job.cursor < date <= at and self.plan(job).grid(date - 1, date):
+                job.owed[date] = "calendar" if self.excluded(job, date) else "grid"
 
     def _jobs(self, f, _):
         for i, row in enumerate(f["job"].tolist()):

@@ -37,7 +37,7 @@ def test_seeds(chunk):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [893825732, 93105183, 1987124001, 829399708, 5043, 7043])
+@pytest.mark.parametrize("seed", [893825732, 93105183, 1987124001, 829399708, 5043, 7043, 2026120200])
 def test_seeds_that_were_red(seed):
     simulate(seed, check_each=seed % 4 == 0)
 
