@@ -93,7 +93,7 @@ class Shorter:
 
 def last_record_dropped(patch):
     """Recovery takes the last record for torn; replay and live are one bug apart, so the judge compares with what it read."""
-    patch.setattr("sim_world.journal_recover.recover", lambda journal: recover(Shorter(journal)))
+    patch.setattr("tests.sim.world.journal_recover.recover", lambda journal: recover(Shorter(journal)))
     patch.setattr(keeper.Keeper, "submit", submit_unchecked)
 
 
