@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import wheelsched
+from tests.manual import reference
 from tests.manual.blocks import MANUAL, README, blocks, commands, others, parse, sources, spans
 from tests.rigs.places import TESTS
 from tests.rigs.server import Serving
@@ -84,6 +85,11 @@ def test_every_link_leads_somewhere(path):
 
 def everything():
     return "\n".join(page.text for page in pages())
+
+
+def test_the_reference_is_current():
+    """Every verb and every public name: `python -m tests.manual.reference` writes the page."""
+    assert reference.PAGE.read_text(encoding="utf-8") == reference.page()
 
 
 def test_every_policy_is_on_some_page_with_its_flag():

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # In the order in which somebody new reads them.
 _ORDER: Final = (
     "operating", "web", "guarantees", "schedules", "queues", "tasks", "runs", "workers", "recipes", "jobs-files", "forecast", "testing",
-    "limits", "protocol", "internals",
+    "limits", "reference", "protocol", "internals",
 )
 _SUFFIX: Final = ".md"
 _MARKS: Final = re.compile(r"<!--.*?-->\n\n?", re.DOTALL)  # they tell the tests how a block is run
