@@ -185,10 +185,11 @@ class Judge(Rules, ChainRules):
             self.idle_at[name] = f["at"]
 
     def past_dates(self, job, at):
-        """A date of a union that was past when it was put is owed, as a job of that date alone would be, unless it was decided before."""
-        if job.kind != "union":
+        """Of a list of dates also those are owed that were past when it was put, as a job of such a date alone is, but not what was decided before."""
+        parts = job.wire["schedule"].get("of", ())
+        if any(part["schedule"]["kind"] != "at" for part in parts):
             return
-        for date in [part["param_us"] for part in job.wire["schedule"]["of"] if part["schedule"]["kind"] == "at"]:
+        for date in [part["param_us"] for part in parts]:
             if job.cursor < date <= at and self.plan(job).grid(date - 1, date):
                 job.owed[date] = "calendar" if self.excluded(job, date) else "grid"
 
