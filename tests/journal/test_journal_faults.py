@@ -24,7 +24,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rigs.places import TESTS
+from tests.rigs.places import SCRIPT_PATH, TESTS
 from wheelsched.journal.directory import read_extent
 from wheelsched.journal.lmdb_journal import Batch, LmdbJournal
 from wheelsched.model.errors import CorruptJournalError, LockedError, WheelschedError
@@ -401,11 +401,9 @@ if __name__ == "__main__":
 
 def runner(*args: object, env: dict[str, str] | None = None) -> dict[str, object]:
     """Run this file as a script; what it found. Its failed assertion is ours."""
-    import wheelsched
-
     done = subprocess.run(
         [sys.executable, __file__, *map(str, args)], capture_output=True, text=True, timeout=300, check=False,
-        env={**os.environ, "PYTHONPATH": str(Path(wheelsched.__file__).parents[1]), **(env or {})},
+        env={**os.environ, "PYTHONPATH": SCRIPT_PATH, **(env or {})},
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)

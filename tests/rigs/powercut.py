@@ -19,6 +19,7 @@ import threading
 import time
 from pathlib import Path
 
+from tests.rigs.places import SCRIPT_PATH
 from wheelsched import At, Call, Client
 from wheelsched.model.errors import UnavailableError, WheelschedError
 from wheelsched.server.boot import serve
@@ -252,9 +253,7 @@ def run(folder: Path, shim: Path, images: int, seed: int, jobs: int = 12) -> dic
 
 def run_apart(folder: Path, shim: Path, images: int, seed: int) -> dict[str, object]:
     """The same in a process of its own, which forks."""
-    import wheelsched
-
-    env = {**os.environ, "PYTHONPATH": str(Path(wheelsched.__file__).parents[1])}
+    env = {**os.environ, "PYTHONPATH": SCRIPT_PATH}
     argv = [sys.executable, __file__, str(folder), str(shim), str(images), str(seed)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stderr[-2000:]
