@@ -158,7 +158,7 @@ def compare(window, text, rule, rng):
 def test_brute_force():
     rng = random.Random(SEED)
     print("seed", SEED)
-    asked, goal = 0, 1_000_000 if LONG else 12_000
+    asked, goal = 0, 1_000_000 if LONG else 4_000
     while asked < goal:
         for window, fine, near in windows(rng, 20):
             for _ in range(40):

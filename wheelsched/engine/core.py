@@ -21,6 +21,7 @@ from .alarms import Alarms
 from .census import JobCensus
 from .deadlines import Deadlines
 from .definitions import SpecTable
+from .postponed import Postponed
 from .queues import Limits
 from .quotas import Answers, Quotas
 from .turn import Effects
@@ -91,6 +92,9 @@ class Core:
         self.parts: dict[int, Parts] = {}  # by connection: members that wait for `group`
         self.quotas, self.answers = Quotas(), Answers(state.replies.values())
         self.sweeps: list[Sweep] = []  # commands on many runs that are under way
+        self.postponed = Postponed()  # commands that no turn had room for yet
+        self.room = 0  # how many more occurrences the commands of this turn may decide
+        self.asked_us = NEVER  # when the command that is under way came
         self.durations: dict[str, tuple[int, float]] = {}  # task -> (runs measured, moving mean of their run times in microseconds)
         self.missed_before_us = now.wall_us
         self.held_span = (NEVER, NEVER)  # from when to when all triggering was held last

@@ -21,6 +21,7 @@ from .definitions import OVERLAP_ALLOW, OVERLAP_BUFFER, OVERLAP_REPLACE
 from .overlap import make_room, room_beside_backfill
 from .spans import changed_away, free_and_excluded
 from .start_times import armed_us
+from .turn import Later
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,10 +29,12 @@ if TYPE_CHECKING:
     from .core import Core
 
 WAITS: Final = -1  # `until` of a run that waits for its turn
+ROOM: Final = 2_048  # occurrences that the commands of a turn decide; the batch that passes it is the last one
+_BATCH: Final = 8_192  # jobs of it
 
 
-def decide(core: Core, rows: NDArray[np.uint32]) -> None:
-    """One DUE record for the next occurrence of each job, and the misfires of those that nobody could trigger in time."""
+def decide(core: Core, rows: NDArray[np.uint32]) -> int:
+    """One DUE record for the next occurrence of each job, and the misfires of those that nobody could trigger in time. How many rows."""
     jobs = core.state.jobs.gather(rows)
     specs, spec, nominal = core.specs, jobs["spec"], jobs["next_us"].copy()
     after = specs.next(spec, jobs["param_us"], nominal)
@@ -49,6 +52,7 @@ def decide(core: Core, rows: NDArray[np.uint32]) -> None:
     if more:  # first: an occurrence that an open run blocks may lengthen a range, but not over what a calendar excludes
         columns = put_before(more, columns, ~slow)
     record(core, columns, len(more))
+    return len(columns["job"])
 
 
 def _catching(core: Core, spec: int, first_us: int) -> Catching:
@@ -239,21 +243,21 @@ def record_planned(core: Core, rows: list[dict[str, int]]) -> None:
         record(core, as_columns(rows), len(rows))
 
 
-def decide_job(core: Core, row: int) -> None:
-    """Decide one job's occurrences up to now, before a command changes it; not while all triggering is held."""
-    for _ in range(1_000 if core.state.meta.held_us < 0 else 0):
-        fields = core.state.jobs.gather(np.array([row], np.uint32))
-        if fields["state"][0] != plain.JOB_ACTIVE or fields["next_us"][0] > core.now.wall_us:
+def decide_jobs(core: Core, rows: NDArray[np.uint32], *, whole: bool = False) -> None:
+    """Decide the occurrences of jobs up to now, before a command changes them; not while all triggering is held.
+
+    Later: it is more than the turn has room for. What was decided stays so. `whole`: all of it in this turn.
+    """
+    rows = np.ascontiguousarray(rows)
+    while len(rows) and core.state.meta.held_us < 0:
+        fields = core.state.jobs.gather(rows)
+        due = (fields["state"] == plain.JOB_ACTIVE) & (fields["next_us"] <= core.now.wall_us)
+        old = due & (fields["next_us"] <= core.asked_us)
+        if not due.any():
             return
-        decide(core, np.array([row], np.uint32))
+        if core.room <= 0 and old.any() and not whole:
+            raise Later
+        core.room -= decide(core, rows[old if old.any() else due][:_BATCH])
 
 
-def decide_jobs(core: Core, rows: NDArray[np.uint32]) -> None:
-    """`decide_job` for many, of which few are due."""
-    if len(rows):
-        fields = core.state.jobs.gather(np.ascontiguousarray(rows))
-        for row in rows[(fields["state"] == plain.JOB_ACTIVE) & (fields["next_us"] <= core.now.wall_us)].tolist():
-            decide_job(core, row)
-
-
-__all__ = ["WAITS", "decide", "decide_job", "decide_jobs", "record", "record_planned"]
+__all__ = ["ROOM", "WAITS", "decide", "decide_jobs", "record", "record_planned"]

@@ -14,7 +14,7 @@ from ..protocol import frames
 from ..protocol.returned import fitted
 from . import chains, holders, retries, waiters
 from .arguments import column
-from .due import decide_job
+from .due import decide_jobs
 from .late import answer_repeats, record_stale
 from .overlap import end_with_job
 from .peers import session_of
@@ -196,8 +196,8 @@ def _pause_failing(core: Core, jobs: NDArray[np.uint32]) -> None:
     stop = (wanted > 0) & (fields["failures"] >= wanted) & (fields["state"] == plain.JOB_ACTIVE)
     if stop.any():
         rows, wanted = jobs[stop], wanted[stop]
+        decide_jobs(core, rows, whole=True)
         for row in rows.tolist():
-            decide_job(core, row)
             skip_unattended(core, row)
         fields = core.state.jobs.gather(rows)
         never = np.full(len(rows), NEVER, np.int64)

@@ -22,7 +22,8 @@ from . import arguments, chains, due, expiry, groups, heartbeats, leases, memory
 from .core import NEVER_MS, Core, ceil_ms
 from .definitions import TRIES
 from .housekeeping import Housekeeping
-from .turn import ClockBack, Disconnect, Effects, Incoming, Now, WorkerGone
+from .postponed import JUMP_US, Waiting
+from .turn import ClockBack, Disconnect, Effects, Incoming, Later, Now, WorkerGone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -102,9 +103,12 @@ class Engine(Core):
         assert now.mono_us >= self.now.mono_us, "the monotonic clock went back"
         if now.wall_us < self.now.wall_us:
             now = replace(now, wall_us=self.now.wall_us) if not any(isinstance(i, ClockBack) for i in inputs) else now
+        if now.wall_us - self.now.wall_us > JUMP_US:
+            self.postponed.again_from(now.wall_us)
         self.now = now
         memory.see_step(self)
         self.specs.tries_left = TRIES
+        self.room = due.ROOM
         requests = [i for i in inputs if isinstance(i, Incoming) and i.conn in self.sessions]
         early = [i for i in requests if BY_NAME.get(i.request.verb, UNKNOWN).early]
         for item in early:  # before losses: what a worker reported before it died, or during a stall of ours, counts
@@ -122,9 +126,7 @@ class Engine(Core):
             if len(rows):
                 due.decide(self, rows)
         self._expire()
-        for item in inputs:
-            if isinstance(item, Incoming) and id(item) not in taken:
-                self._command(item)
+        self._commands([item for item in inputs if isinstance(item, Incoming) and id(item) not in taken])
         if self.sweeps:
             sweeps.go_on(self)
         expiry.expire(self)  # what commands made may be too old at once
@@ -137,7 +139,9 @@ class Engine(Core):
         return self._finish_step()
 
     def _finish_step(self) -> Effects:
+        self.postponed.see(self.effects.history)
         effects, self.effects = self.effects, Effects()
+        effects.again |= bool(self.postponed)
         effects.seq = self.state.meta.seq
         due_ms = min(self.alarms.wheel.next_due(), self.deadlines.wheel.next_due())
         if self.state.meta.held_us < 0:
@@ -156,7 +160,30 @@ class Engine(Core):
         effects.again |= effects.wake_mono_us <= self.now.mono_us
         return effects
 
+    def _commands(self, fresh: list[Incoming]) -> None:
+        """First those that wait from former turns. What a connection sent behind one that waits stays behind it."""
+        behind: set[int] = set()
+        for one in [*self.postponed.take(), *(Waiting(item, self.now.wall_us) for item in fresh)]:
+            item, self.asked_us = one.item, one.since_us
+            if item.conn in behind and item.request.verb not in leases.VERBS:
+                self._postpone(one)
+                continue
+            try:
+                self._command(item)
+            except Later:
+                behind.add(item.conn)
+                self._postpone(one)
+            else:
+                self.postponed.over(self.quotas, one)
+
+    def _postpone(self, one: Waiting) -> None:
+        try:
+            self.postponed.keep(self.quotas, one)
+        except WheelschedError as e:
+            self.reply(one.item.conn, frames.encode_error(one.item.request.id, e))
+
     def _command(self, item: Incoming) -> None:
+        """Later: it has no room in this turn."""
         request, before = item.request, len(self.effects.records)
         try:
             roles.check(item)

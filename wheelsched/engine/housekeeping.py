@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from ..model.nouns import US
 from ..state import changelog
 from . import forgetting
+from .turn import Later
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,6 +50,11 @@ class Housekeeping:
             core.effects.again |= self._forgetting is not None
 
 
+def behind(core: Core) -> bool:
+    """Is more finished than one turn can move to history?"""
+    return core.state.runs.list_len(1) > 2 * FOLD_ROWS
+
+
 def fold(core: Core) -> None:
     """Move the oldest finished runs to history, one block of them."""
     rows = core.state.runs.peek(1, FOLD_ROWS)
@@ -61,9 +67,14 @@ def fold(core: Core) -> None:
 
 
 def fold_all(core: Core) -> None:
-    """Move everything that is finished to history, now: what a backfill does again must not meet the ledger rows of the past."""
+    """Move everything that is finished to history, now: what a backfill does again must not meet the ledger rows of the past.
+
+    Later: it is more than a turn has room for. Housekeeping moves a block each turn.
+    """
+    if behind(core):
+        raise Later
     while core.state.runs.list_len(1):
         fold(core)
 
 
-__all__ = ["Housekeeping", "fold", "fold_all"]
+__all__ = ["Housekeeping", "behind", "fold", "fold_all"]

@@ -42,6 +42,10 @@ class Incoming:
     roles: frozenset[str] = frozenset(ROLES)  # of who sent it; in a simulated world everybody has all
 
 
+class Later(Exception):  # noqa: N818 - nothing is wrong
+    """A command has no room in this turn; `postponed` says what becomes of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerGone:
     """A worker is gone for good. `started_token`: user code was entered for tokens up to this one; None: for all that it held."""

@@ -46,6 +46,8 @@ LIMITS: Final = {limit.name: limit for limit in (
     Limit("forecasts", "forecasts that are under way", 4, 32, 64, "ask again later"),
     Limit("reloads", "requests that wait for the end of a reload", 4, 16, 64, "one is enough: wait for its answer"),
     Limit("sweeps", "commands on many runs that are under way", 16, 64, 256, "repeat it later, with the same rid"),
+    Limit("postponed_bytes", "bytes of requests that wait until occurrences of the past are decided", 64 * _MIB, 128 * _MIB, 256 * _MIB,
+          "wait for some of the answers first", size=True),
     Limit("served_tasks", "tasks of connected workers, one counted for each worker that serves it", 10_000, 200_000, 1_000_000,
           "start fewer workers, or give each fewer tasks"),
     Limit("announced_tasks", "tasks whose options workers announced; what nobody serves goes first", None, 20_000, 100_000,

@@ -303,7 +303,7 @@ class Simulator:
             found = history.look_for(self.journal.history_blocks(), verb, args) if known.history else None
             inputs.append(Incoming(conn, frames.parse_request(body), 0, found))
         self._step(inputs)
-        while (conn, self._last_id) not in self._answers and self.engine.sweeps:
+        while (conn, self._last_id) not in self._answers and (self.engine.sweeps or self.engine.postponed):
             self._step([])
         reply = self._answers.pop((conn, self._last_id), None)
         self._answers.clear()

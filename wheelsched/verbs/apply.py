@@ -15,7 +15,7 @@ import numpy as np
 from ..engine import memory
 from ..engine.arguments import done, payload_fault, whole
 from ..engine.chains import cycle_text, find_cycle, targets_of
-from ..engine.due import decide_job
+from ..engine.due import decide_jobs
 from ..engine.overlap import open_runs
 from ..engine.quotas import size_of
 from ..engine.served import remarks
@@ -43,7 +43,7 @@ from ..schedules.calendars import Calendar, check_calendar
 from ..state.changelog import NO_SPEC
 from ..tables._runs import NO_ROW
 from .differences import Wanted, difference
-from .operator import put_calendar
+from .operator import put_calendar, rows_using
 from .put import (
     CREATED,
     OUTSIDE,
@@ -145,20 +145,24 @@ def apply(core: Core, cmd: Incoming, delete: Callable[[Core, Incoming, NDArray[n
     [row, message] in detail["jobs"].
     """
     args = cmd.request.args
-    batch = core.staged.get(cmd.conn, {}).pop(whole(args, "batch", 0, 2**63 - 1, 0) or 0, None) or Staged()
-    core.quotas.give("staged_bytes", cmd.conn, batch.size)
-    expected, dry, prune = whole(args, "jobs", 0, STAGED_JOBS_MAX, batch.jobs), args.get("dry_run", False), args.get("prune")
+    dry, prune = args.get("dry_run", False), args.get("prune")
     if not isinstance(dry, bool):
         raise InvalidArgumentError("dry_run: true or false is wanted")
     if prune is not None and (not isinstance(prune, str) or not 0 < len(prune) <= GLOB_MAX):
         raise InvalidArgumentError(f"prune: a pattern of 1 to {GLOB_MAX} characters is wanted")
+    number = whole(args, "batch", 0, 2**63 - 1, 0) or 0
+    if not dry:
+        _decide(core, core.staged.get(cmd.conn, {}).get(number), prune, args.get("calendars"))
+    batch = core.staged.get(cmd.conn, {}).pop(number, None) or Staged()
+    core.quotas.give("staged_bytes", cmd.conn, batch.size)
+    expected = whole(args, "jobs", 0, STAGED_JOBS_MAX, batch.jobs)
     if expected != batch.jobs:
         raise FailedPreconditionError(
             f"apply: {batch.jobs} jobs are staged on this connection, not {expected}: the connection was lost meanwhile; stage them again",
             staged=batch.jobs,
         )
     calendars = _calendars(core, args.get("calendars"))
-    plans, names = _checked(core, batch, calendars, decide=not dry)
+    plans, names = _checked(core, batch, calendars)
     pruned = np.array([] if prune is None else _prunable(core, prune, names), np.uint32)
     answer = _answer(core, plans, pruned)
     changed = {name: wire for name, wire in calendars.items() if core.state.calendars.get(name) != wire}
@@ -174,6 +178,17 @@ def apply(core: Core, cmd: Incoming, delete: Callable[[Core, Incoming, NDArray[n
     except WheelschedError as e:  # half of it is recorded: only a crash keeps it out of the journal
         raise AssertionError(f"apply met a fault that its check did not find: {e}") from e
     return done(core, cmd, answer)
+
+
+def _decide(core: Core, batch: Staged | None, prune: str | None, calendars: Any) -> None:
+    """Decide the occurrences up to now of all jobs that are about to change. Later: the batch stays as it is until then."""
+    names = [name.encode() for name in _names(batch.frames if batch else [])]
+    rows = core.state.jobs.find(names, b"".join([job_key(name) for name in names])).tolist()
+    if prune is not None:
+        rows += _prunable(core, prune, set(names))
+    for name in calendars if isinstance(calendars, dict) else ():
+        rows += rows_using(core, name)
+    decide_jobs(core, np.array(sorted({*rows} - {NO_ROW}), np.uint32))
 
 
 def _calendars(core: Core, given: Any) -> dict[str, dict[str, Any]]:
@@ -197,8 +212,8 @@ def _calendars(core: Core, given: Any) -> dict[str, dict[str, Any]]:
     return out
 
 
-def _checked(core: Core, batch: Staged, calendars: dict[str, Any], *, decide: bool) -> tuple[list[Plan], set[bytes]]:
-    """Plans of all frames, and the names in them. InvalidArgumentError with every fault; nothing but due occurrences is recorded."""
+def _checked(core: Core, batch: Staged, calendars: dict[str, Any]) -> tuple[list[Plan], set[bytes]]:
+    """Plans of all frames, and the names in them. InvalidArgumentError with every fault; nothing is recorded."""
     faults: list[list[Any]] = []
     seen: dict[str, int] = {}
     wires: dict[bytes, dict[str, Any]] = {}
@@ -208,7 +223,7 @@ def _checked(core: Core, batch: Staged, calendars: dict[str, Any], *, decide: bo
         found = [x for x in (_fault_of(frame, i, seen) for i in range(len(frame.names))) if x is not None]
         good, keys = _resolve(core, frame, wires, found, {row for row, _ in found}, calendars, together)
         faults += found
-        plans.append(_plan(core, frame.only(good), keys, [wires[key] for key in keys], decide=decide, faults=faults))
+        plans.append(_plan(core, frame.only(good), keys, [wires[key] for key in keys], faults))
     if any(hook in wire for wire in wires.values() for hook in HOOKS):
         faults += _cycles(core, plans)
     fresh = sum(key not in core.state.spec_ids for key in wires)
@@ -306,8 +321,7 @@ def _names(frames: list[Frame]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _plan(core: Core, frame: Frame, spec_keys: list[bytes], wires: list[dict[str, Any]], *, decide: bool, faults: list[list[Any]]
-          ) -> Plan:
+def _plan(core: Core, frame: Frame, spec_keys: list[bytes], wires: list[dict[str, Any]], faults: list[list[Any]]) -> Plan:
     """What would become of each job of a checked frame."""
     names = [name.encode() for name in frame.names]
     keys = b"".join([job_key(name) for name in names])
@@ -319,11 +333,6 @@ def _plan(core: Core, frame: Frame, spec_keys: list[bytes], wires: list[dict[str
     plan = Plan(frame, names, keys, wires, spec_keys, rows, param, result)
     if not len(known):
         return plan
-    if decide:
-        fields = jobs.gather(np.ascontiguousarray(rows[known]))
-        due = (fields["state"] == JobState.ACTIVE) & (fields["next_us"] <= core.now.wall_us)
-        for row in rows[known[due]].tolist():
-            decide_job(core, row)
     state = jobs.gather(np.ascontiguousarray(rows[known]))["state"]
     result[known[state != JobState.DELETED]] = UPDATED
     result[_same(core, plan, known, state)] = UNCHANGED

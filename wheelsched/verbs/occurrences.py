@@ -16,6 +16,7 @@ from ..engine.decided import is_lost, taken_times
 from ..engine.overlap import backfill_wait
 from ..engine.spans import Span, free_and_excluded, times
 from ..engine.sweeps import PIECE, join
+from ..engine.turn import Later
 from ..model.errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError
 from ..model.ids import scheduled_run_id
 from ..model.nouns import BACKFILL_MAX, MS, NEVER, Disposition, JobState, RunFlag, RunState, Trigger, parse_job_name
@@ -104,6 +105,7 @@ def move(core: Core, cmd: Incoming) -> bytes:
     at, to = instant_of(args), instant_of(args, "to_us")
     row = job_row(core, args)
     fields = core.state.jobs.gather(np.array([row], np.uint32))[0]
+    housekeeping.fold_all(core)
     if core.specs.kind[int(fields["spec"])] == KIND_AFTER:
         raise FailedPreconditionError("the next time of this job follows from the end of its run: trigger it now instead")
     _coming(core, row, at, again=True)
@@ -197,6 +199,8 @@ class BackfillSweep(Sweep):
 
     def piece(self, core: Core) -> bool:
         """As in Sweep."""
+        if housekeeping.behind(core):
+            return True
         state = core.state
         fields = state.jobs.gather(np.array([self.job], np.uint32))[0]
         if fields["state"] == JobState.DELETED or (fields["spec"], fields["param_us"]) != self.schedule:
@@ -254,6 +258,8 @@ def backfill(core: Core, cmd: Incoming) -> bytes:
     args = cmd.request.args
     if join(core, cmd):
         return b""
+    if housekeeping.behind(core):
+        raise Later
     only, dry, backwards = args.get("only") or "missing", args.get("dry_run", False), args.get("backwards", False)
     if only not in ("missing", "failed") or not isinstance(dry, bool) or not isinstance(backwards, bool):
         raise InvalidArgumentError("backfill: only is 'missing' or 'failed', dry_run and backwards are true or false")

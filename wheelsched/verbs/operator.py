@@ -70,7 +70,7 @@ def put_calendar(core: Core, uid: int, name: str, wire: dict[str, Any]) -> int:
         raise ResourceExhaustedError(f"{CALENDARS_MAX} calendars are there; delete one first")
     if core.state.calendars.get(name) == wire:
         return _users(core, name)
-    rows = np.array(_rows_using(core, name), np.uint32)
+    rows = np.array(rows_using(core, name), np.uint32)
     decide_jobs(core, rows)
     if len(rows):
         fields = core.state.jobs.gather(rows)
@@ -108,7 +108,8 @@ def _calendar_name(args: dict[str, Any]) -> str:
     return name
 
 
-def _rows_using(core: Core, name: str) -> list[int]:
+def rows_using(core: Core, name: str) -> list[int]:
+    """The jobs that a calendar is for."""
     specs = [spec for spec in range(core.specs.count) if name in core.specs.names(spec)]
     if not specs:
         return []
@@ -118,7 +119,7 @@ def _rows_using(core: Core, name: str) -> list[int]:
 
 
 def _users(core: Core, name: str) -> int:
-    return len(_rows_using(core, name))
+    return len(rows_using(core, name))
 
 
 def tzdiff(core: Core, cmd: Incoming) -> bytes:

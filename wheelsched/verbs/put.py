@@ -11,7 +11,7 @@ from ..engine import memory
 from ..engine.arguments import done, param_of, payload_fault, payload_of, text, whole
 from ..engine.chains import cycle_text, find_cycle, targets_of
 from ..engine.definitions import whole_ms
-from ..engine.due import decide_job, decide_jobs
+from ..engine.due import decide_jobs
 from ..engine.overlap import own_open, supersede
 from ..engine.retime import keep_zones
 from ..engine.roles import check_task
@@ -71,7 +71,7 @@ def job_row(core: Core, args: dict[str, Any], *, deleted: bool = False) -> int:
     name = parse_job_name(args.get("name"))
     row = core.state.find_job(name.encode())
     if row is not None:
-        decide_job(core, row)
+        decide_jobs(core, np.array([row], np.uint32))
         if deleted or core.state.jobs.gather(np.array([row], np.uint32))["state"][0] != plain.JOB_DELETED:
             return row
     raise NotFoundError(f"no job {display_name(name)}")
@@ -352,7 +352,7 @@ def put(core: Core, cmd: Incoming) -> bytes:
         raise InvalidArgumentError("paused: true or false is wanted")
     row = core.state.find_job(name.encode())
     if row is not None:
-        decide_job(core, row)
+        decide_jobs(core, np.array([row], np.uint32))
     version = whole(args, "version", 0, 2**32 - 1)
     have = 0 if row is None else int(core.state.jobs.gather(np.array([row], np.uint32))["version"][0])
     if version is not None and version != have:
