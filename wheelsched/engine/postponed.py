@@ -1,9 +1,9 @@
 """Commands that wait for a later turn: each must decide more of the past first than one turn has room for, or have history take more in.
 
 Such a command raises `Later`. It is tried again each turn, and finds the past a piece further decided. What its connection sends behind it
-waits too, so that the commands of a connection keep their order; what workers report and ask for never waits. All of this is soft. What was
-recorded for a command that waits is due occurrences, which would have been decided anyway, and definitions that nothing uses yet. Its answer
-comes when all is done, and a crash ends it as one that never came.
+waits too, so that the commands of a connection keep their order; what workers report and ask for never waits. All of this is soft. What is
+recorded for a command that waits is due occurrences, which would be decided anyway, and definitions that nothing uses yet. Its answer comes
+when all is done; a crash ends it as one that never came.
 """
 
 from __future__ import annotations
