@@ -13,9 +13,9 @@ In reading order: `core`, `turn` (what goes in and comes out), `definitions` (co
 `catchup` and `spans` (occurrences), `unattended` (what a paused or held job owes), `start_times`, `overlap` (who is in
 whose way), `queues` (limits), `leases` and `holders`, `connected` and `peers`, `heartbeats`, `endings`, `late`, `retries`,
 `chains`, `groups`, `waiters`, `deadlines` and `expiry`, `alarms`, `retime` (what moves next times), `sweeps` (commands on
-many runs, a piece a turn), `postponed` (commands that wait until enough is decided), `costs`, `quotas`, `uploads` and `outbox` (what a turn takes, keeps and has sent), `memory`,
-`forgetting`, `keys` and `housekeeping`, `arguments`, `roles`, `announcements`, `served` and `census` (which tasks workers
-serve), `engine`.
+many runs, a piece a turn), `postponed` (commands that wait until enough is decided), `costs`, `quotas`, `uploads` and
+`outbox` (what a turn takes, keeps and has sent), `memory`, `forgetting`, `keys` and `housekeeping`, `arguments`, `roles`,
+`announcements`, `served` and `census` (which tasks workers serve), `engine`.
 
 Time is an argument. No clock, socket, thread or disk.
 """
