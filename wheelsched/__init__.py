@@ -45,9 +45,10 @@ if TYPE_CHECKING:
     from .model.nouns import Call, Command, Enqueue, Http, Job, RunError
     from .model.payloads import Ext
     from .model.policies import Catchup, Overlap, Retry
-    from .schedules.schedule import At, Cron, Every, Manual
+    from .model.typed import Policies, RunPolicies
+    from .schedules.schedule import At, Cron, Every, Manual, Schedule
     from .tasks.hooks import middleware, on_start, on_stop
-    from .tasks.tasks import current_run, task
+    from .tasks.tasks import AsyncTask, BatchTask, RunContext, Task, current_run, task
     from .tasks.verdicts import Cancel, NotRetried, RetryAfter, Snooze
 
 __all__ = [
@@ -55,9 +56,11 @@ __all__ = [
     "Applied",
     "AsyncClient",
     "AsyncRun",
+    "AsyncTask",
     "At",
     "Attempt",
     "Backfill",
+    "BatchTask",
     "Calendar",
     "Call",
     "Cancel",
@@ -93,6 +96,7 @@ __all__ = [
     "Overlap",
     "PayloadError",
     "PermissionDeniedError",
+    "Policies",
     "PutResults",
     "QueueInfo",
     "Reloaded",
@@ -101,12 +105,16 @@ __all__ = [
     "Retry",
     "RetryAfter",
     "Run",
+    "RunContext",
     "RunError",
     "RunFailed",
+    "RunPolicies",
     "RunTimeout",
+    "Schedule",
     "ScheduleError",
     "Snooze",
     "StorageFullError",
+    "Task",
     "TzDiff",
     "UnavailableError",
     "UnimplementedError",
@@ -131,9 +139,10 @@ _FROM = {
     "model.nouns": ("Call", "Command", "Enqueue", "Http", "Job"),
     "model.payloads": ("Ext",),
     "model.policies": ("Catchup", "Overlap", "Retry"),
+    "model.typed": ("Policies", "RunPolicies"),
     "client.apply": ("Applied",),
-    "schedules.schedule": ("At", "Cron", "Every", "Manual"),
-    "tasks.tasks": ("current_run", "task"),
+    "schedules.schedule": ("At", "Cron", "Every", "Manual", "Schedule"),
+    "tasks.tasks": ("AsyncTask", "BatchTask", "RunContext", "Task", "current_run", "task"),
     "client.verbs_logs": ("Log",),
     "tasks.verdicts": ("Cancel", "NotRetried", "RetryAfter", "Snooze"),
     "client.values": ("Attempt", "JobInfo", "NotKept", "RunError", "Waiting"),

@@ -24,7 +24,7 @@ from tests.sim.oracle import zone_data
 from wheelsched import At, Call, Cron, Every, Overlap, current_run
 from wheelsched.model.errors import NotFoundError, WheelschedError
 from wheelsched.simulator.simulator import Simulator
-from wheelsched.tasks.tasks import Task
+from wheelsched.tasks.tasks import Handler
 
 START = datetime(2026, 3, 2, tzinfo=UTC)
 
@@ -81,7 +81,7 @@ def test_suspend_03(world):
         world.step_clock(2 * 3_600)  # it wakes: the wall clock is ahead, no other time has passed
         world.advance("10m")
 
-    world._inline._tasks["sleeper"] = Task("sleeper", sleeper, {})
+    world._inline._tasks["sleeper"] = Handler("sleeper", sleeper, {})
     world.crash()  # announces it
     run = world.client.enqueue(Call("sleeper"), timeout="30m")
     world.advance("1h")
@@ -198,7 +198,7 @@ def test_payload_02(world):
     assert [r.state for r in world.runs("other")] == ["succeeded", "succeeded"]
     assert [r.state for r in world.runs("renamed")] == ["queued"]
     assert world.ask("stats", {})["unserved_tasks"] == {"old.name": 1}
-    world._inline._tasks["old.name"] = Task("old.name", lambda: None, {})
+    world._inline._tasks["old.name"] = Handler("old.name", lambda: None, {})
     world.crash()
     world.advance(0)
     assert [r.state for r in world.runs("renamed")] == ["succeeded"]
@@ -230,7 +230,7 @@ def test_overlap_05_under_each_buffer(world):
     for name, overlap, waited in (("one", "buffer_one", [120]), ("latest", "buffer_latest", [180]), ("all", Overlap("buffer_all", 5), [120, 180])):
         with Simulator(START, tasks={"slow": lambda: None}) as sim:
             begun = []
-            sim._inline._tasks["slow"] = Task("slow", lambda sim=sim, begun=begun: begun or (begun.append(1), sim.advance(130)), {})
+            sim._inline._tasks["slow"] = Handler("slow", lambda sim=sim, begun=begun: begun or (begun.append(1), sim.advance(130)), {})
             sim.client.put(name, Call("slow"), Every("60s", anchor=START), overlap=overlap)
             sim.advance("200s")
             runs = [(r.scheduled_at - START).seconds for r in sim.runs(name)]

@@ -232,7 +232,7 @@ class _Reader:
             word, _, limit = value.partition(":")
             if not (limit.isascii() and limit.isdigit()):
                 raise InvalidArgumentError(f"overlap: {value[:60]!r}: a whole number is wanted behind the colon")
-            return Overlap(word, max=int(limit))
+            return Overlap(word, max=int(limit))  # type: ignore[arg-type]  # the word is checked with the rest
         return value
 
     def _rule(self, path: Path, rule: Any) -> Any:
@@ -263,7 +263,7 @@ class _Reader:
         if len(self.out.faults) > before or call is None:
             return
         policies = {k: v for k, v in self.defaults.items() if k not in own and _fits(call, schedule, k, v)} | own
-        job = Job(full, call, schedule, **policies)
+        job = Job(full, call, schedule, **policies)  # type: ignore[arg-type]  # check_job says that the schedule is missing
         try:
             check_job(job)
         except WheelschedError as e:

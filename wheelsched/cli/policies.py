@@ -165,7 +165,7 @@ def overlap(text: str) -> Overlap:
     word, colon, limit = text.partition(":")
     if colon and not (limit.isascii() and limit.isdigit()):
         raise click.BadParameter(f"{text!r}: a whole number is wanted behind the colon", param_hint="--overlap")
-    return Overlap(word, max=int(limit) if colon else None)
+    return Overlap(word, max=int(limit) if colon else None)  # type: ignore[arg-type]  # the word is checked with the rest
 
 
 def _json(text: str | None, what: str, kind: type) -> Any:

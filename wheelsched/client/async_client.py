@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..model.errors import NotFoundError, WheelschedError
+from ..model.nouns import R_co
 from ..model.payloads import NO_EXTS, Exts
 from ..model.policies import tells_policies
 from . import verbs_queues
@@ -40,10 +41,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping
     from datetime import datetime, timedelta
     from types import TracebackType
-    from typing import Self
+    from typing import Self, Unpack
 
     from ..model.nouns import Call, Job
     from ..model.payloads import Ext
+    from ..model.policies import Overlap
+    from ..model.typed import CalendarFields, Duration, Instant, Moment, OverlapWord, Policies, QueueSettings, Schedules
     from .apply import Applied
     from .put_many import PutResults
     from .requests import Ask
@@ -58,8 +61,8 @@ __all__ = ["AsyncClient", "AsyncListing", "AsyncRun"]
 T = TypeVar("T")
 
 
-class AsyncRun(RunInfo):
-    """A run, with the means to ask about it again."""
+class AsyncRun(RunInfo, Generic[R_co]):
+    """As Run."""
 
     __slots__ = ("_client",)
 
@@ -72,7 +75,7 @@ class AsyncRun(RunInfo):
         self._become(await self._client.run(self.id))
         return self
 
-    async def result(self, timeout: Any = None) -> Any:
+    async def result(self, timeout: Duration | None = None) -> R_co:
         """As Run.result."""
         seconds = call_seconds(timeout, None)
         end = None if seconds is None else time.monotonic() + seconds
@@ -87,7 +90,8 @@ class AsyncRun(RunInfo):
                 raise unfinished(self, f"after {seconds:g} s")
             wait_s = WAIT_S_MAX if left is None else min(left, WAIT_S_MAX)
             self._become(await self._client.wait_run(self.id, wait_s))
-        return outcome(self)
+        value: R_co = outcome(self)
+        return value
 
 
 class AsyncListing(Generic[T]):
@@ -123,12 +127,12 @@ class AsyncClient(AsyncRunCalls, AsyncJobVerbs, AsyncEventVerbs, AsyncDeadVerbs,
     """The client of a server on this machine, for asyncio. Arguments as Client's; every method is as Client's."""
 
     def __init__(
-        self, path: str | os.PathLike[str] | None = None, *, timeout: Any = TIMEOUT_S, retry_for: float = RETRY_FOR_S,
+        self, path: str | os.PathLike[str] | None = None, *, timeout: Duration | None = TIMEOUT_S, retry_for: float = RETRY_FOR_S,
         ext: Iterable[Ext] = (),
     ) -> None:
         self.exts = Exts(ext)
-        self._verbs: Verbs[AsyncRun] = Verbs(lambda raw: AsyncRun(raw, self), self.exts)
-        self._times: TimeVerbs[AsyncRun] = TimeVerbs(self._verbs.read_run)
+        self._verbs: Verbs[AsyncRun[Any]] = Verbs(lambda raw: AsyncRun(raw, self), self.exts)
+        self._times: TimeVerbs[AsyncRun[Any]] = TimeVerbs(self._verbs.read_run)
         self._timeout = call_seconds(timeout, None)
         self._transport = AsyncTransport(
             check_path(find_socket() if path is None else path), f"asyncio client {os.getpid()}", retry_for
@@ -159,53 +163,53 @@ class AsyncClient(AsyncRunCalls, AsyncJobVerbs, AsyncEventVerbs, AsyncDeadVerbs,
         self,
         name: str,
         call: Call,
-        schedule: Any,
+        schedule: Schedules,
         *,
         paused: bool | None = None,
         note: str = "",
         version: int | None = None,
-        call_timeout: Any = None,
-        **policies: Any,
+        call_timeout: Duration | None = None,
+        **policies: Unpack[Policies],
     ) -> JobInfo:
         """As Client.put."""
         return await self._do(self._verbs.put(name, call, schedule, policies, paused=paused, note=note, version=version), call_timeout)
 
-    async def put_many(self, jobs: Iterable[Job], *, timeout: Any = None) -> PutResults:
+    async def put_many(self, jobs: Iterable[Job], *, timeout: Duration | None = None) -> PutResults:
         """As Client.put_many."""
         return await self._carry_out(put_many_flow(jobs, self.exts), timeout)
 
-    async def get(self, name: str, *, timeout: Any = None) -> JobInfo:
+    async def get(self, name: str, *, timeout: Duration | None = None) -> JobInfo:
         """As Client.get."""
         return await self._do(self._verbs.get(name), timeout)
 
     def jobs(
-        self, match: str | None = None, state: str | None = None, limit: int | None = None, *, timeout: Any = None
+        self, match: str | None = None, state: str | None = None, limit: int | None = None, *, timeout: Duration | None = None
     ) -> AsyncListing[JobInfo]:
         """As Client.jobs."""
         return self._listing(self._verbs.jobs(match, state, limit), timeout)
 
-    async def next(self, name: str, n: int = 1, *, timeout: Any = None) -> list[datetime]:
+    async def next(self, name: str, n: int = 1, *, timeout: Duration | None = None) -> list[datetime]:
         """As Client.next."""
         return await self._do(self._verbs.next(name, n), timeout)
 
-    async def pause(self, name: str, note: str = "", *, timeout: Any = None) -> JobInfo:
+    async def pause(self, name: str, note: str = "", *, timeout: Duration | None = None) -> JobInfo:
         """As Client.pause."""
         return await self._do(self._verbs.pause(name, note), timeout)
 
-    async def resume(self, name: str, catchup: str | None = None, *, timeout: Any = None) -> JobInfo:
+    async def resume(self, name: str, catchup: str | None = None, *, timeout: Duration | None = None) -> JobInfo:
         """As Client.resume."""
         return await self._do(self._verbs.resume(name, catchup), timeout)
 
-    async def delete(self, name: str, *, timeout: Any = None) -> JobInfo:
+    async def delete(self, name: str, *, timeout: Duration | None = None) -> JobInfo:
         """As Client.delete."""
         return await self._do(self._verbs.delete(name), timeout)
 
-    async def trigger(self, name: str, key: str | None = None, *, timeout: Any = None) -> AsyncRun:
+    async def trigger(self, name: str, key: str | None = None, *, timeout: Duration | None = None) -> AsyncRun:
         """As Client.trigger."""
         run = await self._do(self._verbs.trigger(name, key), timeout)
         return run if run.known else (await self.run(run.id, timeout=timeout)).answers(run)
 
-    async def run(self, run_id: str, *, timeout: Any = None) -> AsyncRun:
+    async def run(self, run_id: str, *, timeout: Duration | None = None) -> AsyncRun:
         """As Client.run."""
         return await self._do(self._verbs.run(run_id), timeout)
 
@@ -221,8 +225,8 @@ class AsyncClient(AsyncRunCalls, AsyncJobVerbs, AsyncEventVerbs, AsyncDeadVerbs,
         self,
         job: str | None = None,
         state: str | None = None,
-        since: Any = None,
-        until: Any = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
         *,
         task: str | None = None,
         queue: str | None = None,
@@ -231,7 +235,7 @@ class AsyncClient(AsyncRunCalls, AsyncJobVerbs, AsyncEventVerbs, AsyncDeadVerbs,
         late: bool = False,
         newest: bool = False,
         limit: int | None = None,
-        timeout: Any = None,
+        timeout: Duration | None = None,
     ) -> AsyncListing[AsyncRun]:
         """As Client.runs."""
         pages = self._verbs.runs(
@@ -240,17 +244,19 @@ class AsyncClient(AsyncRunCalls, AsyncJobVerbs, AsyncEventVerbs, AsyncDeadVerbs,
         )
         return self._listing(pages, timeout)
 
-    async def stats(self, *, timeout: Any = None) -> dict[str, Any]:
+    async def stats(self, *, timeout: Duration | None = None) -> dict[str, Any]:
         """As Client.stats."""
         return await self._do(self._verbs.stats(), timeout)
 
-    async def forecast(self, span: Any = "24h", bucket: Any = "1m", queue: str | None = None, *, timeout: Any = None) -> Forecast:
+    async def forecast(
+        self, span: Duration = "24h", bucket: Duration = "1m", queue: str | None = None, *, timeout: Duration | None = None
+    ) -> Forecast:
         """As Client.forecast."""
         return await self._do(self._verbs.forecast(span, bucket, queue), timeout)
 
     async def apply(
         self, jobs: Iterable[Job], prune: str | None = None, dry_run: bool = False, *, calendars: Mapping[str, Any] | None = None,
-        timeout: Any = None,
+        timeout: Duration | None = None,
     ) -> Applied:
         """As Client.apply."""
         return await self._carry_out(self._verbs.apply(jobs, prune, dry_run, self._times.calendar_wires(calendars)), timeout)
@@ -274,15 +280,15 @@ class AsyncClient(AsyncRunCalls, AsyncJobVerbs, AsyncEventVerbs, AsyncDeadVerbs,
             except WheelschedError as e:
                 step = partial(flow.throw, e)
 
-    async def why(self, name: str, scheduled_at: Any, *, timeout: Any = None) -> Why:
+    async def why(self, name: str, scheduled_at: Instant, *, timeout: Duration | None = None) -> Why:
         """As Client.why."""
         return await self._do(self._times.why(name, scheduled_at), timeout)
 
-    async def skip(self, name: str, scheduled_at: Any, *, undo: bool = False, timeout: Any = None) -> Why:
+    async def skip(self, name: str, scheduled_at: Instant, *, undo: bool = False, timeout: Duration | None = None) -> Why:
         """As Client.skip."""
         return await self._do(self._times.skip(name, scheduled_at, undo), timeout)
 
-    async def move(self, name: str, scheduled_at: Any, to: Any, *, timeout: Any = None) -> AsyncRun:
+    async def move(self, name: str, scheduled_at: Instant, to: Instant, *, timeout: Duration | None = None) -> AsyncRun:
         """As Client.move."""
         run = await self._do(self._times.move(name, scheduled_at, to), timeout)
         return run if run.known else await self.run(run.id, timeout=timeout)
@@ -290,69 +296,69 @@ class AsyncClient(AsyncRunCalls, AsyncJobVerbs, AsyncEventVerbs, AsyncDeadVerbs,
     async def backfill(
         self,
         name: str,
-        since: Any,
-        until: Any,
+        since: Instant,
+        until: Instant,
         *,
         dry_run: bool = False,
         only: str = "missing",
-        overlap: Any = None,
+        overlap: OverlapWord | Overlap | None = None,
         backwards: bool = False,
-        timeout: Any = None,
+        timeout: Duration | None = None,
     ) -> Backfill:
         """As Client.backfill."""
         ask = self._times.backfill(name, since, until, dry_run=dry_run, only=only, overlap=overlap, backwards=backwards)
         return await self._do(ask, timeout)
 
-    async def history(self, name: str, limit: int = 100, *, timeout: Any = None) -> list[JobChange]:
+    async def history(self, name: str, limit: int = 100, *, timeout: Duration | None = None) -> list[JobChange]:
         """As Client.history."""
         return await self._do(self._times.history(name, limit, user_name), timeout)
 
-    async def calendar(self, name: str, *, timeout: Any = None, **definition: Any) -> Calendar:
+    async def calendar(self, name: str, *, timeout: Duration | None = None, **definition: Unpack[CalendarFields]) -> Calendar:
         """As Client.calendar."""
         ask = self._times.calendar_put(name, definition) if definition else self._times.calendar_get(name)
         return await self._do(ask, timeout)
 
-    async def calendars(self, *, timeout: Any = None) -> list[Calendar]:
+    async def calendars(self, *, timeout: Duration | None = None) -> list[Calendar]:
         """As Client.calendars."""
         return await self._do(self._times.calendars(), timeout)
 
-    async def calendar_delete(self, name: str, *, timeout: Any = None) -> str:
+    async def calendar_delete(self, name: str, *, timeout: Duration | None = None) -> str:
         """As Client.calendar_delete."""
         return await self._do(self._times.calendar_delete(name), timeout)
 
-    async def hold(self, note: str = "", *, timeout: Any = None) -> Hold:
+    async def hold(self, note: str = "", *, timeout: Duration | None = None) -> Hold:
         """As Client.hold."""
         return await self._do(self._times.hold(note), timeout)
 
-    async def release(self, *, timeout: Any = None) -> Hold:
+    async def release(self, *, timeout: Duration | None = None) -> Hold:
         """As Client.release."""
         return await self._do(self._times.release(), timeout)
 
-    async def reload(self, *, timeout: Any = "10m") -> Reloaded:
+    async def reload(self, *, timeout: Duration | None = "10m") -> Reloaded:
         """As Client.reload."""
         return await self._do(self._times.reload(), timeout)
 
-    async def tzdiff(self, *, timeout: Any = None) -> TzDiff:
+    async def tzdiff(self, *, timeout: Duration | None = None) -> TzDiff:
         """As Client.tzdiff."""
         return await self._do(self._times.tzdiff(), timeout)
 
-    async def queue(self, name: str, *, timeout: Any = None, **settings: Any) -> QueueInfo:
+    async def queue(self, name: str, *, timeout: Duration | None = None, **settings: Unpack[QueueSettings]) -> QueueInfo:
         """As Client.queue."""
         return await self._do(verbs_queues.queue_ask(name, settings), timeout)
 
-    async def queues(self, *, timeout: Any = None) -> list[QueueInfo]:
+    async def queues(self, *, timeout: Duration | None = None) -> list[QueueInfo]:
         """As Client.queues."""
         return await self._do(verbs_queues.queues_ask(), timeout)
 
-    async def queue_pause(self, name: str, *, timeout: Any = None) -> QueueInfo:
+    async def queue_pause(self, name: str, *, timeout: Duration | None = None) -> QueueInfo:
         """As Client.queue_pause."""
         return await self._do(verbs_queues.queue_pause(name), timeout)
 
-    async def queue_resume(self, name: str, *, timeout: Any = None) -> QueueInfo:
+    async def queue_resume(self, name: str, *, timeout: Duration | None = None) -> QueueInfo:
         """As Client.queue_resume."""
         return await self._do(verbs_queues.queue_resume(name), timeout)
 
-    async def queue_purge(self, name: str, *, timeout: Any = None) -> int:
+    async def queue_purge(self, name: str, *, timeout: Duration | None = None) -> int:
         """As Client.queue_purge."""
         return await self._do(verbs_queues.queue_purge(name), timeout)
 

@@ -15,8 +15,10 @@ from .views_runs import Group
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
+    from typing import Unpack
 
     from ..model.nouns import Call, Enqueue
+    from ..model.typed import Duration, Moment, RunPolicies, Unique
     from .async_client import AsyncRun
     from .requests import Ask
     from .verbs import Verbs
@@ -25,12 +27,13 @@ if TYPE_CHECKING:
 __all__ = ["AsyncRunCalls"]
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class AsyncRunCalls(ABC):
     """The same methods as client_runs.RunCalls."""
 
-    _verbs: Verbs[AsyncRun]
+    _verbs: Verbs[AsyncRun[Any]]
 
     @abstractmethod
     async def _do(self, ask: Ask[T], timeout: Any) -> T:
@@ -45,22 +48,22 @@ class AsyncRunCalls(ABC):
         """The result of a flow of questions."""
 
     @abstractmethod
-    async def run(self, run_id: str, *, timeout: Any = None) -> AsyncRun:
+    async def run(self, run_id: str, *, timeout: Duration | None = None) -> AsyncRun:
         """As Client.run."""
 
     @tells_policies(jobs=False)
     async def enqueue(
         self,
-        call: Call,
+        call: Call[R],
         *,
-        delay: Any = None,
-        at: Any = None,
+        delay: Duration | None = None,
+        at: Moment | None = None,
         key: str | None = None,
-        unique: Any = None,
+        unique: Unique | None = None,
         namespace: str = "default",
-        call_timeout: Any = None,
-        **policies: Any,
-    ) -> AsyncRun:
+        call_timeout: Duration | None = None,
+        **policies: Unpack[RunPolicies],
+    ) -> AsyncRun[R]:
         """As Client.enqueue."""
         ask = verbs_runs.enqueue(
             self._verbs.read_run, call, policies, delay=delay, at=coming(at, "at", self._now_us), key=key, unique=unique,
@@ -69,7 +72,7 @@ class AsyncRunCalls(ABC):
         run = await self._do(ask, call_timeout)
         return run if run.known else (await self.run(run.id, timeout=call_timeout)).answers(run)
 
-    async def enqueue_many(self, calls: Iterable[Enqueue | Call], *, timeout: Any = None) -> EnqueueResults:
+    async def enqueue_many(self, calls: Iterable[Enqueue | Call], *, timeout: Duration | None = None) -> EnqueueResults:
         """As Client.enqueue_many."""
         return await self._carry_out(enqueue_many_flow(calls, self._verbs.exts), timeout)
 
@@ -78,13 +81,13 @@ class AsyncRunCalls(ABC):
         self,
         calls: Iterable[Call],
         *,
-        then: Call,
+        then: Call[R],
         when: str = "finished",
         key: str | None = None,
         namespace: str = "default",
-        call_timeout: Any = None,
-        **policies: Any,
-    ) -> Group[AsyncRun]:
+        call_timeout: Duration | None = None,
+        **policies: Unpack[RunPolicies],
+    ) -> Group[AsyncRun[R]]:
         """As Client.group."""
         flow = group_flow(
             self._verbs.next_batch, self._verbs.read_run, calls, then, policies, when=when, key=key, namespace=namespace,
@@ -94,15 +97,15 @@ class AsyncRunCalls(ABC):
         return made if made.run.known else Group(await self.run(made.run.id, timeout=call_timeout), made.ids, made.existing)
 
     @overload
-    async def cancel(self, run_id: str | AsyncRun, *, timeout: Any = None) -> AsyncRun: ...
+    async def cancel(self, run_id: str | AsyncRun, *, timeout: Duration | None = None) -> AsyncRun: ...
     @overload
     async def cancel(
         self, run_id: None = None, *, match: str | None = None, state: str | None = None, task: str | None = None, queue: str | None = None,
-        namespace: str | None = None, dry_run: bool = False, timeout: Any = None,
+        namespace: str | None = None, dry_run: bool = False, timeout: Duration | None = None,
     ) -> int: ...
     async def cancel(
         self, run_id: str | AsyncRun | None = None, *, match: str | None = None, state: str | None = None, task: str | None = None,
-        queue: str | None = None, namespace: str | None = None, dry_run: bool = False, timeout: Any = None,
+        queue: str | None = None, namespace: str | None = None, dry_run: bool = False, timeout: Duration | None = None,
     ) -> AsyncRun | int:
         """As Client.cancel."""
         filters = {"match": match, "state": state, "task": task, "queue": queue, "namespace": namespace}

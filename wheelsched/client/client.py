@@ -22,6 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ..model.errors import NotFoundError, WheelschedError
+from ..model.nouns import R_co
 from ..model.payloads import NO_EXTS, Exts
 from ..model.policies import tells_policies
 from . import verbs_queues
@@ -42,10 +43,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
     from datetime import datetime
     from types import TracebackType
-    from typing import Self
+    from typing import Self, Unpack
 
     from ..model.nouns import Call, Job
     from ..model.payloads import Ext
+    from ..model.policies import Overlap
+    from ..model.typed import CalendarFields, Duration, Instant, Moment, OverlapWord, Policies, QueueSettings, Schedules
     from .apply import Applied
     from .put_many import PutResults
     from .requests import Ask
@@ -77,8 +80,8 @@ def clock_offset(hello: Mapping[str, Any]) -> timedelta:
     return timedelta(microseconds=hello.get("clock_offset_us") or 0)
 
 
-class Run(RunInfo):
-    """A run, with the means to ask about it again."""
+class Run(RunInfo, Generic[R_co]):
+    """A run, with the means to ask about it again; `R_co` is what its task returns."""
 
     __slots__ = ("_client",)
 
@@ -91,7 +94,7 @@ class Run(RunInfo):
         self._become(self._client.run(self.id))
         return self
 
-    def result(self, timeout: Any = None) -> Any:
+    def result(self, timeout: Duration | None = None) -> R_co:
         """Wait for its end and give the return value. `timeout`: a duration; None waits as long as it takes.
 
         ResultNotKept when it succeeded and its value could not be kept. RunFailed when it ended otherwise (`detail` has `state`, `error`,
@@ -110,7 +113,8 @@ class Run(RunInfo):
                 raise unfinished(self, f"after {seconds:g} s")
             wait_s = WAIT_S_MAX if left is None else min(left, WAIT_S_MAX)
             self._become(self._client.wait_run(self.id, wait_s))
-        return outcome(self)
+        value: R_co = outcome(self)
+        return value
 
 
 class Listing(Generic[T]):
@@ -142,8 +146,8 @@ class BaseClient(RunCalls, JobVerbs, EventVerbs, DeadVerbs, LogVerbs):
 
     def __init__(self, exts: Exts) -> None:
         self.exts = exts
-        self._verbs: Verbs[Run] = Verbs(lambda raw: Run(raw, self), exts)
-        self._times: TimeVerbs[Run] = TimeVerbs(lambda raw: self._verbs.read_run(raw))  # noqa: PLW0108 - the `_verbs` of a subclass
+        self._verbs: Verbs[Run[Any]] = Verbs(lambda raw: Run(raw, self), exts)
+        self._times: TimeVerbs[Run[Any]] = TimeVerbs(lambda raw: self._verbs.read_run(raw))  # noqa: PLW0108 - the `_verbs` of a subclass
 
     @abstractmethod
     def _do(self, ask: Ask[T], timeout: Any) -> T:
@@ -165,13 +169,13 @@ class BaseClient(RunCalls, JobVerbs, EventVerbs, DeadVerbs, LogVerbs):
         self,
         name: str,
         call: Call,
-        schedule: Any,
+        schedule: Schedules,
         *,
         paused: bool | None = None,
         note: str = "",
         version: int | None = None,
-        call_timeout: Any = None,
-        **policies: Any,
+        call_timeout: Duration | None = None,
+        **policies: Unpack[Policies],
     ) -> JobInfo:
         """Create or change a job by name; the answer has `result` and the resolved `spec`.
 
@@ -182,7 +186,7 @@ class BaseClient(RunCalls, JobVerbs, EventVerbs, DeadVerbs, LogVerbs):
         """
         return self._do(self._verbs.put(name, call, schedule, policies, paused=paused, note=note, version=version), call_timeout)
 
-    def put_many(self, jobs: Iterable[Job], *, timeout: Any = None) -> PutResults:
+    def put_many(self, jobs: Iterable[Job], *, timeout: Duration | None = None) -> PutResults:
         """Put many jobs, in frames of at most 10,000 jobs and 1 MiB, each atomic and durable. The result lists all.
 
         On an error the frames before it are done: `detail["accepted"]` counts their jobs, `detail["jobs"]` has
@@ -190,40 +194,40 @@ class BaseClient(RunCalls, JobVerbs, EventVerbs, DeadVerbs, LogVerbs):
         """
         return self._carry_out(put_many_flow(jobs, self.exts), timeout)
 
-    def get(self, name: str, *, timeout: Any = None) -> JobInfo:
+    def get(self, name: str, *, timeout: Duration | None = None) -> JobInfo:
         """A job. NotFoundError."""
         return self._do(self._verbs.get(name), timeout)
 
     def jobs(
-        self, match: str | None = None, state: str | None = None, limit: int | None = None, *, timeout: Any = None
+        self, match: str | None = None, state: str | None = None, limit: int | None = None, *, timeout: Duration | None = None
     ) -> Listing[JobInfo]:
         """Jobs whose name matches the glob, in any state or in one. `limit`: how many in all; None is all."""
         return self._listing(self._verbs.jobs(match, state, limit), timeout)
 
-    def next(self, name: str, n: int = 1, *, timeout: Any = None) -> list[datetime]:
+    def next(self, name: str, n: int = 1, *, timeout: Duration | None = None) -> list[datetime]:
         """Up to n coming nominal times of a job, in UTC. NotFoundError."""
         return self._do(self._verbs.next(name, n), timeout)
 
-    def pause(self, name: str, note: str = "", *, timeout: Any = None) -> JobInfo:
+    def pause(self, name: str, note: str = "", *, timeout: Duration | None = None) -> JobInfo:
         """Hold a job's occurrences until `resume`. NotFoundError."""
         return self._do(self._verbs.pause(name, note), timeout)
 
-    def resume(self, name: str, catchup: str | None = None, *, timeout: Any = None) -> JobInfo:
+    def resume(self, name: str, catchup: str | None = None, *, timeout: Duration | None = None) -> JobInfo:
         """Go on. `catchup`: skip, latest or all of what was missed; None: skip, but a one-time job runs. NotFoundError."""
         return self._do(self._verbs.resume(name, catchup), timeout)
 
-    def delete(self, name: str, *, timeout: Any = None) -> JobInfo:
+    def delete(self, name: str, *, timeout: Duration | None = None) -> JobInfo:
         """End a job; a tombstone keeps what was decided. Its runs that no worker has are cancelled, `cancelled` in the answer: none of them
         starts any more. Those that a worker has go on, `active` in the answer, and are not retried. NotFoundError.
         """
         return self._do(self._verbs.delete(name), timeout)
 
-    def trigger(self, name: str, key: str | None = None, *, timeout: Any = None) -> Run:
+    def trigger(self, name: str, key: str | None = None, *, timeout: Duration | None = None) -> Run:
         """Run a job now. The same `key` gives the same run. NotFoundError, FailedPreconditionError when it is busy."""
         run = self._do(self._verbs.trigger(name, key), timeout)
         return run if run.known else self.run(run.id, timeout=timeout).answers(run)
 
-    def run(self, run_id: str, *, timeout: Any = None) -> Run:
+    def run(self, run_id: str, *, timeout: Duration | None = None) -> Run:
         """A run. NotFoundError."""
         return self._do(self._verbs.run(run_id), timeout)
 
@@ -239,8 +243,8 @@ class BaseClient(RunCalls, JobVerbs, EventVerbs, DeadVerbs, LogVerbs):
         self,
         job: str | None = None,
         state: str | None = None,
-        since: Any = None,
-        until: Any = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
         *,
         task: str | None = None,
         queue: str | None = None,
@@ -249,7 +253,7 @@ class BaseClient(RunCalls, JobVerbs, EventVerbs, DeadVerbs, LogVerbs):
         late: bool = False,
         newest: bool = False,
         limit: int | None = None,
-        timeout: Any = None,
+        timeout: Duration | None = None,
     ) -> Listing[Run]:
         """Runs, oldest first, or with `newest` those first: of a job or a glob of names, in a state, nominal times from `since` to `until`,
         of a task, a queue, a namespace.
@@ -262,11 +266,13 @@ class BaseClient(RunCalls, JobVerbs, EventVerbs, DeadVerbs, LogVerbs):
         )
         return self._listing(pages, timeout)
 
-    def stats(self, *, timeout: Any = None) -> dict[str, Any]:
+    def stats(self, *, timeout: Duration | None = None) -> dict[str, Any]:
         """Counters, lag percentiles, workers, queues, tasks nobody serves."""
         return self._do(self._verbs.stats(), timeout)
 
-    def forecast(self, span: Any = "24h", bucket: Any = "1m", queue: str | None = None, *, timeout: Any = None) -> Forecast:
+    def forecast(
+        self, span: Duration = "24h", bucket: Duration = "1m", queue: str | None = None, *, timeout: Duration | None = None
+    ) -> Forecast:
         """An exact histogram of the starts of the next `span`, by queue (or those that the glob matches), a count for each `bucket`.
 
         Durations in whole seconds: `span` up to 31 days, at most 100,000 buckets.
@@ -275,7 +281,7 @@ class BaseClient(RunCalls, JobVerbs, EventVerbs, DeadVerbs, LogVerbs):
 
     def apply(
         self, jobs: Iterable[Job], prune: str | None = None, dry_run: bool = False, *, calendars: Mapping[str, Any] | None = None,
-        timeout: Any = None,
+        timeout: Duration | None = None,
     ) -> Applied:
         """Put all these jobs (`Job` objects; only the command line reads files) in one commit, at most 200,000; their policies may have
         `note` and `paused` too.
@@ -306,7 +312,7 @@ class BaseClient(RunCalls, JobVerbs, EventVerbs, DeadVerbs, LogVerbs):
             except WheelschedError as e:
                 step = partial(flow.throw, e)
 
-    def why(self, name: str, scheduled_at: Any, *, timeout: Any = None) -> Why:
+    def why(self, name: str, scheduled_at: Instant, *, timeout: Duration | None = None) -> Why:
         """What became of the occurrence of a job at a nominal time, or will become. NotFoundError: no such job or occurrence.
 
         `scheduled_at`, here and below: an aware datetime (of any zone) or RFC 3339 text with its offset. A time on the job's clock is
@@ -314,14 +320,14 @@ class BaseClient(RunCalls, JobVerbs, EventVerbs, DeadVerbs, LogVerbs):
         """
         return self._do(self._times.why(name, scheduled_at), timeout)
 
-    def skip(self, name: str, scheduled_at: Any, *, undo: bool = False, timeout: Any = None) -> Why:
+    def skip(self, name: str, scheduled_at: Instant, *, undo: bool = False, timeout: Duration | None = None) -> Why:
         """Leave out one coming occurrence of a job; `undo` takes that back. What will become of it, as `why` tells it.
 
         NotFoundError: no such job; FailedPreconditionError: it is decided already, or no occurrence is due then.
         """
         return self._do(self._times.skip(name, scheduled_at, undo), timeout)
 
-    def move(self, name: str, scheduled_at: Any, to: Any, *, timeout: Any = None) -> Run:
+    def move(self, name: str, scheduled_at: Instant, to: Instant, *, timeout: Duration | None = None) -> Run:
         """Run one coming occurrence of a job at another instant. The run, scheduled for `to`. Errors as `skip`."""
         run = self._do(self._times.move(name, scheduled_at, to), timeout)
         return run if run.known else self.run(run.id, timeout=timeout)
@@ -329,14 +335,14 @@ class BaseClient(RunCalls, JobVerbs, EventVerbs, DeadVerbs, LogVerbs):
     def backfill(
         self,
         name: str,
-        since: Any,
-        until: Any,
+        since: Instant,
+        until: Instant,
         *,
         dry_run: bool = False,
         only: str = "missing",
-        overlap: Any = None,
+        overlap: OverlapWord | Overlap | None = None,
         backwards: bool = False,
-        timeout: Any = None,
+        timeout: Duration | None = None,
     ) -> Backfill:
         """Make runs for a job's past occurrences with nominal times from `since` to `until`, both included.
 
@@ -349,11 +355,11 @@ class BaseClient(RunCalls, JobVerbs, EventVerbs, DeadVerbs, LogVerbs):
         ask = self._times.backfill(name, since, until, dry_run=dry_run, only=only, overlap=overlap, backwards=backwards)
         return self._do(ask, timeout)
 
-    def history(self, name: str, limit: int = 100, *, timeout: Any = None) -> list[JobChange]:
+    def history(self, name: str, limit: int = 100, *, timeout: Duration | None = None) -> list[JobChange]:
         """Who changed a job, when, from what to what, newest first. NotFoundError."""
         return self._do(self._times.history(name, limit, user_name), timeout)
 
-    def calendar(self, name: str, *, timeout: Any = None, **definition: Any) -> Calendar:
+    def calendar(self, name: str, *, timeout: Duration | None = None, **definition: Unpack[CalendarFields]) -> Calendar:
         """Create or change a calendar that jobs can name, or read it when no definition is given. NotFoundError.
 
         `mode`: "exclude" (nothing runs at these instants) or "include" (only at these); `tz`; `dates` ("2026-12-25"), `yearly`
@@ -362,36 +368,36 @@ class BaseClient(RunCalls, JobVerbs, EventVerbs, DeadVerbs, LogVerbs):
         ask = self._times.calendar_put(name, definition) if definition else self._times.calendar_get(name)
         return self._do(ask, timeout)
 
-    def calendars(self, *, timeout: Any = None) -> list[Calendar]:
+    def calendars(self, *, timeout: Duration | None = None) -> list[Calendar]:
         """All calendars, with how many jobs name each."""
         return self._do(self._times.calendars(), timeout)
 
-    def calendar_delete(self, name: str, *, timeout: Any = None) -> str:
+    def calendar_delete(self, name: str, *, timeout: Duration | None = None) -> str:
         """End a calendar; its name. NotFoundError, FailedPreconditionError while a job names it."""
         return self._do(self._times.calendar_delete(name), timeout)
 
-    def hold(self, note: str = "", *, timeout: Any = None) -> Hold:
+    def hold(self, note: str = "", *, timeout: Duration | None = None) -> Hold:
         """Let no schedule and no delay trigger anything until `release`. What is queued goes on; `enqueue` and `trigger` still run.
 
         A second one leaves the first as it is.
         """
         return self._do(self._times.hold(note), timeout)
 
-    def release(self, *, timeout: Any = None) -> Hold:
+    def release(self, *, timeout: Duration | None = None) -> Hold:
         """Trigger again; what came due meanwhile is decided by each job's policies. `missed` jobs did."""
         return self._do(self._times.release(), timeout)
 
-    def reload(self, *, timeout: Any = "10m") -> Reloaded:
+    def reload(self, *, timeout: Duration | None = "10m") -> Reloaded:
         """Have the server's own workers import the task code anew, one after another; what they have in hand they finish on the old code.
         Answers when all have it. FailedPreconditionError when a new process can't begin, within 60 s: then the old ones go on.
         """
         return self._do(self._times.reload(), timeout)
 
-    def tzdiff(self, *, timeout: Any = None) -> TzDiff:
+    def tzdiff(self, *, timeout: Duration | None = None) -> TzDiff:
         """Which jobs' next time the last change of the zone data moved."""
         return self._do(self._times.tzdiff(), timeout)
 
-    def queue(self, name: str, *, timeout: Any = None, **settings: Any) -> QueueInfo:
+    def queue(self, name: str, *, timeout: Duration | None = None, **settings: Unpack[QueueSettings]) -> QueueInfo:
         """Set limits of a queue, those that are given (None takes one away), or read it when none is. NotFoundError.
 
         `concurrency`: runs leased at once; `rate` ("100/s", "5/m") and `burst` (tokens): leases in time; `key_concurrency` (1 unless
@@ -400,19 +406,19 @@ class BaseClient(RunCalls, JobVerbs, EventVerbs, DeadVerbs, LogVerbs):
         """
         return self._do(verbs_queues.queue_ask(name, settings), timeout)
 
-    def queues(self, *, timeout: Any = None) -> list[QueueInfo]:
+    def queues(self, *, timeout: Duration | None = None) -> list[QueueInfo]:
         """All queues that have settings or that a definition names."""
         return self._do(verbs_queues.queues_ask(), timeout)
 
-    def queue_pause(self, name: str, *, timeout: Any = None) -> QueueInfo:
+    def queue_pause(self, name: str, *, timeout: Duration | None = None) -> QueueInfo:
         """Let no worker have a run of a queue until `queue_resume`; what is leased goes on."""
         return self._do(verbs_queues.queue_pause(name), timeout)
 
-    def queue_resume(self, name: str, *, timeout: Any = None) -> QueueInfo:
+    def queue_resume(self, name: str, *, timeout: Duration | None = None) -> QueueInfo:
         """Go on with a queue."""
         return self._do(verbs_queues.queue_resume(name), timeout)
 
-    def queue_purge(self, name: str, *, timeout: Any = None) -> int:
+    def queue_purge(self, name: str, *, timeout: Duration | None = None) -> int:
         """Cancel all runs of a queue that wait, also for an instant or a retry; what is leased goes on. How many. NotFoundError."""
         return self._do(verbs_queues.queue_purge(name), timeout)
 
@@ -432,7 +438,7 @@ class Client(BaseClient):
     """
 
     def __init__(
-        self, path: str | os.PathLike[str] | None = None, *, timeout: Any = TIMEOUT_S, retry_for: float = RETRY_FOR_S,
+        self, path: str | os.PathLike[str] | None = None, *, timeout: Duration | None = TIMEOUT_S, retry_for: float = RETRY_FOR_S,
         ext: Iterable[Ext] = (),
     ) -> None:
         super().__init__(Exts(ext))

@@ -13,8 +13,10 @@ from .views_runs import Group
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
+    from typing import Unpack
 
     from ..model.nouns import Call, Enqueue
+    from ..model.typed import Duration, Moment, RunPolicies, Unique
     from .client import Run
     from .requests import Ask
     from .verbs import Verbs
@@ -23,12 +25,13 @@ if TYPE_CHECKING:
 __all__ = ["RunCalls"]
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class RunCalls(ABC):
     """enqueue, enqueue_many, group, cancel. How a question reaches a server is left to `_do` and `_carry_out`."""
 
-    _verbs: Verbs[Run]
+    _verbs: Verbs[Run[Any]]
 
     @abstractmethod
     def _do(self, ask: Ask[T], timeout: Any) -> T:
@@ -43,22 +46,22 @@ class RunCalls(ABC):
         """The result of a flow of questions."""
 
     @abstractmethod
-    def run(self, run_id: str, *, timeout: Any = None) -> Run:
+    def run(self, run_id: str, *, timeout: Duration | None = None) -> Run:
         """A run. NotFoundError."""
 
     @tells_policies(jobs=False)
     def enqueue(
         self,
-        call: Call,
+        call: Call[R],
         *,
-        delay: Any = None,
-        at: Any = None,
+        delay: Duration | None = None,
+        at: Moment | None = None,
         key: str | None = None,
-        unique: Any = None,
+        unique: Unique | None = None,
         namespace: str = "default",
-        call_timeout: Any = None,
-        **policies: Any,
-    ) -> Run:
+        call_timeout: Duration | None = None,
+        **policies: Unpack[RunPolicies],
+    ) -> Run[R]:
         """Run a call once: now, after `delay` (a duration) or at an instant. The same `key` gives the same run:
         `existing` says so, and `differs` that it has other arguments.
 
@@ -75,7 +78,7 @@ class RunCalls(ABC):
         run = self._do(ask, call_timeout)
         return run if run.known else self.run(run.id, timeout=call_timeout).answers(run)
 
-    def enqueue_many(self, calls: Iterable[Enqueue | Call], *, timeout: Any = None) -> EnqueueResults:
+    def enqueue_many(self, calls: Iterable[Enqueue | Call], *, timeout: Duration | None = None) -> EnqueueResults:
         """Enqueue `Enqueue(call, key=..., ...)` or calls alone, in frames of at most 10,000 and 1 MiB, each atomic and durable.
 
         The result has the id of each call's run in the order given, and whether it was there before. On an error the frames before it
@@ -88,13 +91,13 @@ class RunCalls(ABC):
         self,
         calls: Iterable[Call],
         *,
-        then: Call,
+        then: Call[R],
         when: str = "finished",
         key: str | None = None,
         namespace: str = "default",
-        call_timeout: Any = None,
-        **policies: Any,
-    ) -> Group[Run]:
+        call_timeout: Duration | None = None,
+        **policies: Unpack[RunPolicies],
+    ) -> Group[Run[R]]:
         """Make a run of each call, and one of `then` that waits until they have ended: all of them in one commit, 1 to 10,000 members.
 
         `then` has the counts in `current_run().cause`: {reason "group", group, members, succeeded, failed, cancelled}. A member has ended
@@ -111,15 +114,15 @@ class RunCalls(ABC):
         return made if made.run.known else Group(self.run(made.run.id, timeout=call_timeout), made.ids, made.existing)
 
     @overload
-    def cancel(self, run_id: str | Run, *, timeout: Any = None) -> Run: ...
+    def cancel(self, run_id: str | Run, *, timeout: Duration | None = None) -> Run: ...
     @overload
     def cancel(
         self, run_id: None = None, *, match: str | None = None, state: str | None = None, task: str | None = None, queue: str | None = None,
-        namespace: str | None = None, dry_run: bool = False, timeout: Any = None,
+        namespace: str | None = None, dry_run: bool = False, timeout: Duration | None = None,
     ) -> int: ...
     def cancel(
         self, run_id: str | Run | None = None, *, match: str | None = None, state: str | None = None, task: str | None = None,
-        queue: str | None = None, namespace: str | None = None, dry_run: bool = False, timeout: Any = None,
+        queue: str | None = None, namespace: str | None = None, dry_run: bool = False, timeout: Duration | None = None,
     ) -> Run | int:
         """End a run: at once when it waits, cooperatively and then by force when it runs. NotFoundError.
 

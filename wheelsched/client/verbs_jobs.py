@@ -16,7 +16,9 @@ from .verbs import checked_call, checked_paused, checked_text, checked_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Unpack
 
+    from ..model.typed import Duration, Policies, Schedules
     from .async_client import AsyncListing
     from .client import Listing
     from .values import JobInfo
@@ -64,8 +66,8 @@ class JobVerbs:
 
     @tells_policies(jobs=True)
     def set(
-        self, name: str, *, call: Call | None = None, schedule: Any = None, paused: bool | None = None, note: str = "",
-        version: int | None = None, call_timeout: Any = None, **policies: Any,
+        self, name: str, *, call: Call | None = None, schedule: Schedules | None = None, paused: bool | None = None, note: str = "",
+        version: int | None = None, call_timeout: Duration | None = None, **policies: Unpack[Policies],
     ) -> JobInfo:
         """Change what is named of a job that is there, and nothing else. A policy of None is taken away: what is the rule without it holds.
 
@@ -76,7 +78,7 @@ class JobVerbs:
         answer: JobInfo = self._do(ask, call_timeout)
         return answer
 
-    def export(self, match: str | None = None, *, finished: bool = False, timeout: Any = None) -> str:
+    def export(self, match: str | None = None, *, finished: bool = False, timeout: Duration | None = None) -> str:
         """The jobs whose name matches the glob as a jobs file, TOML, with the calendars they name: `job apply` of it changes nothing.
 
         Left out are runs of `enqueue`, and finished jobs unless `finished`: applied elsewhere, their instants could fire again. What is
@@ -97,8 +99,8 @@ class AsyncJobVerbs:
     _do: Any
 
     async def set(
-        self, name: str, *, call: Call | None = None, schedule: Any = None, paused: bool | None = None, note: str = "",
-        version: int | None = None, call_timeout: Any = None, **policies: Any,
+        self, name: str, *, call: Call | None = None, schedule: Schedules | None = None, paused: bool | None = None, note: str = "",
+        version: int | None = None, call_timeout: Duration | None = None, **policies: Unpack[Policies],
     ) -> JobInfo:
         """As Client.set."""
         ask = _set(self._verbs, name, call, schedule, policies, paused=paused, note=note, version=version)
@@ -106,7 +108,7 @@ class AsyncJobVerbs:
         return answer
 
     async def export(
-        self, match: str | None = None, *, finished: bool = False, timeout: Any = None,  # noqa: ASYNC109
+        self, match: str | None = None, *, finished: bool = False, timeout: Duration | None = None,  # noqa: ASYNC109
     ) -> str:
         """As Client.export."""
         text = JobsText(finished=finished)

@@ -80,7 +80,7 @@ def _overlap(value: Any) -> dict[str, Any] | None:
         return None
     if not isinstance(value, str | Overlap):
         raise InvalidArgumentError(f"overlap: a word or Overlap(...) is wanted, not {type(value).__name__}")
-    wire = (Overlap(value) if isinstance(value, str) else value).to_wire()
+    wire = (Overlap(value) if isinstance(value, str) else value).to_wire()  # type: ignore[arg-type]  # the word is checked with the rest
     if wire["policy"] not in _BACKFILL_OVERLAPS:
         raise InvalidArgumentError(
             f"overlap: a backfill goes one after another (buffer_all) or side by side (allow, max=N bounds it), not by {wire['policy']}"

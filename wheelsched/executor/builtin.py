@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ..process.processes import W_DEAF
-from ..tasks.tasks import Task
+from ..tasks.tasks import Handler
 from .command import command
 from .surroundings import Surroundings
 
@@ -33,15 +33,15 @@ def _deaf(runner: Runner, work: Callable[..., Any], *args: Any, **kwargs: Any) -
         words[W_DEAF] = 0
 
 
-def builtin_tasks(runner: Runner, allowed: Allowed, began: Surroundings | None = None) -> dict[str, Task]:
+def builtin_tasks(runner: Runner, allowed: Allowed, began: Surroundings | None = None) -> dict[str, Handler]:
     """The tasks that every worker has, and those that the operator allowed. Commands inherit what the worker `began` with (now, unless
     given).
     """
-    found = {NOOP: Task(NOOP, noop, {})}
+    found = {NOOP: Handler(NOOP, noop, {})}
     if allowed.commands:
-        found["command"] = Task("command", partial(command, runner, allowed, began or Surroundings()), {})
+        found["command"] = Handler("command", partial(command, runner, allowed, began or Surroundings()), {})
     if allowed.http:
         from .http import http  # noqa: PLC0415 - as above
 
-        found["http"] = Task("http", partial(_deaf, runner, partial(http, allowed)), {})
+        found["http"] = Handler("http", partial(_deaf, runner, partial(http, allowed)), {})
     return found

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ..process.last_words import LastWords
     from ..process.wear import Wear
     from ..protocol import frames as protocol
-    from ..tasks.tasks import Task
+    from ..tasks.tasks import Handler
     from .surroundings import Surroundings
 
 LOOK_NS: Final = 50_000_000  # how often runs are looked after while any is in user code; also how long one may wait behind slow ones
@@ -177,7 +177,7 @@ class Crew(Wire):
         PassedOn(file, pipes)
         sys.stdout, sys.stderr = (cast("TextIO", Routed(which, log)) for which in (0, 1))
 
-    def use(self, tasks: dict[str, Task], hooks: Hooks, exts: Exts) -> None:
+    def use(self, tasks: dict[str, Handler], hooks: Hooks, exts: Exts) -> None:
         """The tasks that this executor serves, and the types that they know. InvalidArgumentError for hooks that it can't call."""
         for runner in self.runners:
             runner.tasks, runner.around, runner.exts = tasks, hooks.around, exts

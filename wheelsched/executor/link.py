@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ..process.processes import Capture
-    from ..tasks.tasks import Task
+    from ..tasks.tasks import Handler
     from .runner import Runner, Work
 
 PROGRESS_NS: Final = 100_000_000
@@ -114,7 +114,7 @@ class Wire:
         """Lease requests without an answer."""
         return list(self._pending.values()).count("lease")
 
-    def hello(self, tasks: Mapping[str, Task]) -> None:
+    def hello(self, tasks: Mapping[str, Handler]) -> None:
         """Introduce this worker. What the server refuses is raised."""
         announced = {name: made.wire() for name, made in tasks.items()}
         with self.sending:

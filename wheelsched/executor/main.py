@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from ..model.payloads import Exts
     from ..process.kept import Kept
     from ..protocol import frames as protocol
-    from ..tasks.tasks import Task
+    from ..tasks.tasks import Handler
     from .crew import Crew
 
 EXIT_IMPORT: Final = 3
@@ -86,7 +86,7 @@ class Executor(Wire):
         for capture in outputs.captures:
             capture.notify = self._wake
 
-    def use(self, tasks: dict[str, Task], hooks: Hooks, exts: Exts) -> None:
+    def use(self, tasks: dict[str, Handler], hooks: Hooks, exts: Exts) -> None:
         """The tasks that this executor serves, and the types that they know. What their import has printed is nobody's."""
         self.runner.tasks, self.runner.around, self.runner.exts = tasks, hooks.around, exts
         self._tell()

@@ -21,7 +21,7 @@ from ..process import processes
 from ..process.usage import MEASURED_NS
 from ..tasks.hooks import surround
 from ..tasks.returned import of_batch, returned
-from ..tasks.tasks import Batch, RunContext, Task, enter_run
+from ..tasks.tasks import Batch, Handler, RunContext, enter_run
 from ..tasks.verdicts import error_result, trace_of, verdict
 from .surroundings import SLOW_NS, forget_loop
 
@@ -102,10 +102,10 @@ class Entered(NamedTuple):
 
     work: Work
     rows: list[int]
-    made: Task
+    made: Handler
 
 
-def group_of(work: Work, first: int, made: Task) -> list[int]:
+def group_of(work: Work, first: int, made: Handler) -> list[int]:
     """The rows that one call takes, taken from `work.rows`: `first`, and of a batch handler those of the same task behind it.
 
     A run whose last attempt ended with its process gets a call of its own: if it was the cause, it takes nobody along again.
@@ -126,7 +126,7 @@ class Runner:
         self.words = words
         self.outputs = outputs
         self.wire = wire
-        self.tasks: dict[str, Task] = {}
+        self.tasks: dict[str, Handler] = {}
         self.around: Sequence[Callable[[RunContext], Any]] = ()  # middleware
         self.exts = NO_EXTS
         self.meter: Meter | None = None  # where one run at a time makes a process's use that run's
@@ -215,7 +215,7 @@ class Runner:
         work.ended_ns[row] = work.begun_ns[row]
         return True
 
-    def _run_group(self, work: Work, first: int, made: Task) -> int:
+    def _run_group(self, work: Work, first: int, made: Handler) -> int:
         """One call, from row `first` on, with all that there may be around it; the time afterwards."""
         rows = group_of(work, first, made)
         self.mark(work, rows, batch=made.batch)

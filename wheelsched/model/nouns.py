@@ -22,12 +22,24 @@ import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple
 
 from .errors import InvalidArgumentError, PayloadError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Unpack
+
+    from typing_extensions import TypeVar
+
+    from .typed import Duration, JobFields, Moment, RunPolicies, Schedules, Unique
+
+    R_co = TypeVar("R_co", covariant=True, default=Any)  # a Call whose task is known only by its name has a result of any type
+else:
+    from typing import TypeVar
+
+    R_co = TypeVar("R_co", covariant=True)
 
 NEVER: Final = 2**63 - 1
 US: Final = 1_000_000
@@ -349,14 +361,19 @@ def display_name(full: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A task by name with its arguments. `options` are the decorator's values (`queue`, `timeout`, `retry`, `priority`)."""
+class Call(Generic[R_co]):
+    """A task by name with its arguments; `R_co` is what the task returns.
+
+    `options` are the decorator's values (`queue`, `timeout`, `retry`, `priority`).
+    """
 
     task: str
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     headers: dict[str, str] = field(default_factory=dict)
+
+    __class_getitem__ = classmethod(GenericAlias)  # Generic's own can't make a frozen one with slots: Call[int]("x")
 
     def __init__(self, task: str, /, *args: Any, **kwargs: Any) -> None:
         object.__setattr__(self, "task", parse_task_name(task))
@@ -365,11 +382,11 @@ class Call:
         object.__setattr__(self, "options", {})
         object.__setattr__(self, "headers", {})
 
-    def with_options(self, options: dict[str, Any]) -> Call:
+    def with_options(self, options: dict[str, Any]) -> Call[R_co]:
         """The same call carrying a decorator's values."""
         return self._with(dict(options), self.headers)
 
-    def with_headers(self, headers: dict[str, str]) -> Call:
+    def with_headers(self, headers: dict[str, str]) -> Call[R_co]:
         """The same call with these texts beside its arguments, such as a trace context: `current_run().headers` gives them back, unchanged
         in every attempt, and in the runs that the run's hooks (`on_success` and the like) trigger. They are no part of an identity
         (`unique`). What can't be is a PayloadError where the call is used: anything but texts, the name `cause`, more than 32 of them or
@@ -377,7 +394,7 @@ class Call:
         """
         return self._with(self.options, dict(headers))
 
-    def _with(self, options: dict[str, Any], headers: dict[str, str]) -> Call:
+    def _with(self, options: dict[str, Any], headers: dict[str, str]) -> Call[R_co]:
         call = Call(self.task, *self.args, **self.kwargs)
         object.__setattr__(call, "options", options)
         object.__setattr__(call, "headers", headers)
@@ -387,7 +404,7 @@ class Call:
 def Command(  # noqa: N802 - reads as a noun at the place of use
     argv: list[str], cwd: str | None = None, env: dict[str, str] | None = None, user: str | None = None,
     success_codes: tuple[int, ...] | list[int] = (0,), fatal_codes: tuple[int, ...] | list[int] = (),
-) -> Call:
+) -> Call[int]:
     """The built-in task `command`: an argv list, no shell. Off until the operator allows it.
 
     The program gets a few variables of its worker's environment (PATH, HOME, LANG, TZ and the like, and what the operator adds with
@@ -421,9 +438,10 @@ def _check_request(method: Any, url: Any) -> None:
 
 
 def Http(  # noqa: N802 - reads as a noun at the place of use
-    method: str, url: str, *, json: Any = None, body: bytes | str | None = None, headers: dict[str, str] | None = None, timeout: Any = None,
-    expect: list[int] | tuple[int, ...] | None = None, redirects: int = 0, sign: bool | None = None, max_body: int | None = None,
-) -> Call:
+    method: str, url: str, *, json: Any = None, body: bytes | str | None = None, headers: dict[str, str] | None = None,
+    timeout: Duration | None = None, expect: list[int] | tuple[int, ...] | None = None, redirects: int = 0, sign: bool | None = None,
+    max_body: int | None = None,
+) -> Call[int]:
     """The built-in task `http`: one request. Off until the operator allows it; it needs the package urllib3 where workers run.
 
     Any of the statuses in `expect` (2xx) is a success; 408, 425, 429, 5xx and what fails on the way are retried, after the time that
@@ -455,19 +473,19 @@ class Enqueue:
     """One call for `enqueue_many`, with what `enqueue` takes: delay, at, key, unique, namespace and policies."""
 
     call: Call
-    delay: Any = None
-    at: Any = None
+    delay: Duration | None = None
+    at: Moment | None = None
     key: str | None = None
-    unique: Any = None
+    unique: Unique | None = None
     namespace: str = "default"
     policies: dict[str, Any] = field(default_factory=dict)
 
     def __init__(
-        self, call: Call, *, delay: Any = None, at: Any = None, key: str | None = None, unique: Any = None, namespace: str = "default",
-        **policies: Any,
+        self, call: Call, *, delay: Duration | None = None, at: Moment | None = None, key: str | None = None, unique: Unique | None = None,
+        namespace: str = "default", **policies: Unpack[RunPolicies],
     ) -> None:
         self.call, self.delay, self.at, self.key, self.unique, self.namespace = call, delay, at, key, unique, namespace
-        self.policies = policies
+        self.policies = policies  # type: ignore[assignment]  # a TypedDict is a dict
 
 
 @dataclass(slots=True)
@@ -476,14 +494,14 @@ class Job:
 
     name: str
     call: Call
-    schedule: Any
+    schedule: Any  # Schedules
     policies: dict[str, Any] = field(default_factory=dict)
 
-    def __init__(self, name: str, call: Call, schedule: Any, **policies: Any) -> None:
+    def __init__(self, name: str, call: Call, schedule: Schedules, **policies: Unpack[JobFields]) -> None:
         self.name = name
         self.call = call
         self.schedule = schedule
-        self.policies = policies
+        self.policies = policies  # type: ignore[assignment]  # a TypedDict is a dict
 
 
 class Ended(NamedTuple):

@@ -11,6 +11,8 @@ from .nouns import ATTEMPTS_MAX, CATCHUPS, OVERLAPS, US, parse_duration
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from .typed import CatchupWord, Duration, OverlapWord
+
 __all__ = ["MEANINGS", "Catchup", "Overlap", "Retry", "tells_policies"]
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -74,11 +76,11 @@ class Retry:
     """
 
     attempts: int = 3
-    backoff: Any = "10s"
+    backoff: Duration = "10s"
     factor: float = 2.0
-    cap: Any = "1h"
+    cap: Duration = "1h"
     not_on: tuple[str, ...] = ()
-    errors: Mapping[str, Retry] = field(default_factory=dict, hash=False)
+    errors: Mapping[str, Retry | int] = field(default_factory=dict, hash=False)
 
     def to_wire(self) -> dict[str, Any]:
         """Checked plain data; InvalidArgumentError says what is allowed."""
@@ -113,8 +115,8 @@ class Retry:
 class Catchup:
     """What a misfire does: `latest`, `earliest`, `all` or `skip`; `window` bounds how far back, `max` how many (`all`)."""
 
-    policy: str = "latest"
-    window: Any = None
+    policy: CatchupWord = "latest"
+    window: Duration | None = None
     max: int | None = None
 
     def to_wire(self) -> dict[str, Any]:
@@ -133,7 +135,7 @@ class Catchup:
 class Overlap:
     """What an occurrence does that is due while an earlier run of its job is active; `max` goes with `allow`, `buffer_all`."""
 
-    policy: str = "skip"
+    policy: OverlapWord = "skip"
     max: int | None = None
 
     def to_wire(self) -> dict[str, Any]:

@@ -73,14 +73,14 @@ def _api_retry(value: Any, what: str) -> dict[str, Any]:
 def _api_overlap(value: Any, what: str) -> dict[str, Any]:
     if not isinstance(value, str | Overlap):
         raise InvalidArgumentError(f"{what}: a word or Overlap(...) is wanted, not {type(value).__name__}")
-    wanted = Overlap(value) if isinstance(value, str) else value
+    wanted = Overlap(value) if isinstance(value, str) else value  # type: ignore[arg-type]  # the word is checked with the rest
     return wanted.to_wire()
 
 
 def _api_catchup(value: Any, what: str) -> dict[str, Any]:
     if not isinstance(value, str | Catchup):
         raise InvalidArgumentError(f"{what}: a word or Catchup(...) is wanted, not {type(value).__name__}")
-    wanted = Catchup(value) if isinstance(value, str) else value
+    wanted = Catchup(value) if isinstance(value, str) else value  # type: ignore[arg-type]  # the word is checked with the rest
     # the limits are left to the check, which knows which policy has which
     return wanted.to_wire() if wanted.policy == "all" else {**wanted.to_wire(), "max": wanted.max}
 

@@ -20,7 +20,9 @@ from .zones import Zones
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Literal
 
+    from ..model.typed import Duration, Instant
     from ._cron import CronTable
     from .expressions import Masks
 
@@ -100,10 +102,10 @@ class Cron:
 
     expr: str
     tz: str = "UTC"
-    dst_gap: str | None = None
-    dst_overlap: str | None = None
+    dst_gap: Literal["run_after", "shift", "skip"] | None = None
+    dst_overlap: Literal["first", "second", "both"] | None = None
     day_or: bool = True
-    seconds: str = "first"
+    seconds: Literal["first", "last"] = "first"
     hash_id: str | None = None
 
     def __post_init__(self) -> None:
@@ -203,8 +205,8 @@ class Every:
     ScheduleError when it is built: no duration, too short, an anchor that is naive.
     """
 
-    every: Any
-    anchor: Any = None
+    every: Duration
+    anchor: Instant | None = None
     after_completion: bool = False
     every_us: int = field(init=False, repr=False, compare=False)
 

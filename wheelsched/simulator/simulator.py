@@ -34,7 +34,7 @@ from ..schedules.zonedata import load_zone
 from ..schedules.zones import Zones
 from ..state import history
 from ..tasks.hooks import load_hooks
-from ..tasks.tasks import ATTRIBUTE, Task, load_exts, load_tasks
+from ..tasks.tasks import ATTRIBUTE, Handler, load_exts, load_tasks
 from ..verbs import jobs
 from .reads import look_up
 from .worker import WORKER, Inline
@@ -362,14 +362,14 @@ class Simulator:
         return ", ".join(f"{run.task} ({run.job}, {run.state})" for run in self.enqueued()[:20]) or "none"
 
 
-def _collected(modules: list[str], tasks: Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]) -> dict[str, Task]:
+def _collected(modules: list[str], tasks: Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]) -> dict[str, Handler]:
     found = load_tasks(modules)
     if isinstance(tasks, Mapping):
-        found |= {name: Task(name, function, {}) for name, function in tasks.items()}
+        found |= {name: Handler(name, function, {}) for name, function in tasks.items()}
     else:
         for function in tasks:
             made = getattr(function, ATTRIBUTE, None)
-            if not isinstance(made, Task):
+            if not isinstance(made, Handler):
                 raise InvalidArgumentError(f"tasks: {function!r} is not marked with @task; give {{name: function}}")
             found[made.name] = made.around(function)
     return found

@@ -13,7 +13,7 @@ from ..model.errors import FailedPreconditionError
 from ..model.nouns import KILL_GRACE_US, NEVER, US, Outcome
 from ..tasks.hooks import failure_of, surround
 from ..tasks.returned import of_batch, returned
-from ..tasks.tasks import Batch, Task, check_kept, current_run, enter_run
+from ..tasks.tasks import Batch, Handler, check_kept, current_run, enter_run
 from ..tasks.verdicts import error_result, trace_of, verdict
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Simulated(Batch):
 class Inline:
     """One worker inside the simulator: leases a run, executes it on the spot, reports it."""
 
-    def __init__(self, sim: Host, tasks: dict[str, Task], hooks: Hooks) -> None:
+    def __init__(self, sim: Host, tasks: dict[str, Handler], hooks: Hooks) -> None:
         self._sim = sim
         self._tasks = tasks
         self._hooks = hooks

@@ -17,10 +17,12 @@ from ..model.policies import Retry
 from ..protocol import frames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Coroutine, Iterable
     from datetime import datetime
+    from typing import Literal
 
     from ..model.nouns import RunError
+    from ..model.typed import Duration
 
 ATTRIBUTE: Final = "__wheelsched_task__"
 
@@ -29,18 +31,47 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 
-class TaskFunction(Protocol, Generic[P, R_co]):
+class Task(Protocol, Generic[P, R_co]):
     """A function that `@task` marked: it is called as before, and `.call()` makes a Call."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Call the plain function, here and now."""
 
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call:
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R_co]:
         """A Call of this task with these arguments. PayloadError when the function can't take them."""
 
 
-class Task:
-    """What a decorator said about a function. `options` are as the user gave them."""
+class AsyncTask(Protocol, Generic[P, R_co]):
+    """A coroutine function that `@task` marked; its run's result is what awaiting it gives."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]:
+        """As Task."""
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R_co]:
+        """As Task."""
+
+
+class BatchTask(Protocol):
+    """A batch handler that `@task` marked: `.call()` takes the arguments of one run."""
+
+    def __call__(self, runs: list[RunContext], /) -> Any:
+        """As Task."""
+
+    def call(self, *args: Any, **kwargs: Any) -> Call[Any]:
+        """As Task."""
+
+
+class _Mark(Protocol):
+    """What `@task(...)` gives: it makes a task of a function."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+
+class Handler:
+    """What a decorator said about a function, with the function. `options` are as the user gave them."""
 
     __slots__ = ("batch", "function", "name", "options", "signature")
 
@@ -53,14 +84,14 @@ class Task:
         self.signature: Any = None
         self.wire()
 
-    def around(self, function: Callable[..., Any]) -> Task:
+    def around(self, function: Callable[..., Any]) -> Handler:
         """The task of this one's name that calls `function` instead: what another decorator has made of the marked function.
 
         InvalidArgumentError for one that can't be a task.
         """
         if function is self.function:
             return self
-        made = Task(self.name, function, {}, batch=self.batch)
+        made = Handler(self.name, function, {}, batch=self.batch)
         made.options = self.options
         return made
 
@@ -97,15 +128,24 @@ class Task:
 
 
 @overload
-def task(name: Callable[P, R], /) -> TaskFunction[P, R]: ...
+def task(name: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+@overload
+def task(name: Callable[P, R], /) -> Task[P, R]: ...
 @overload
 def task(
-    name: str | None = None, *, queue: str | None = None, timeout: Any = None, retry: Retry | int | None = None,
-    priority: int | None = None, batch: bool = False, heartbeat_timeout: Any = None, redact: str | Iterable[str] | None = None,
-) -> Callable[[Callable[P, R]], TaskFunction[P, R]]: ...
+    name: str | None = None, *, queue: str | None = None, timeout: Duration | None = None, retry: Retry | int | None = None,
+    priority: int | None = None, batch: Literal[False] = False, heartbeat_timeout: Duration | None = None,
+    redact: str | Iterable[str] | None = None,
+) -> _Mark: ...
+@overload
 def task(
-    name: Any = None, *, queue: str | None = None, timeout: Any = None, retry: Retry | int | None = None, priority: int | None = None,
-    batch: bool = False, heartbeat_timeout: Any = None, redact: str | Iterable[str] | None = None,
+    name: str | None = None, *, queue: str | None = None, timeout: Duration | None = None, retry: Retry | int | None = None,
+    priority: int | None = None, batch: Literal[True], heartbeat_timeout: Duration | None = None,
+    redact: str | Iterable[str] | None = None,
+) -> Callable[[Callable[[list[Any]], Any]], BatchTask]: ...
+def task(
+    name: Any = None, *, queue: str | None = None, timeout: Duration | None = None, retry: Retry | int | None = None,
+    priority: int | None = None, batch: bool = False, heartbeat_timeout: Duration | None = None, redact: str | Iterable[str] | None = None,
 ) -> Any:
     """Mark a function as the task `name`; it stays a plain function. InvalidArgumentError for values that can't be.
 
@@ -125,11 +165,11 @@ def task(
         raise InvalidArgumentError(f"retry: a Retry or a number of attempts is wanted, not {type(retry).__name__}")
     bare = name if callable(name) else None
 
-    def mark(function: Callable[P, R]) -> TaskFunction[P, R]:
-        made = Task(_name_of(function) if name is None or name is bare else name, function, options, batch=batch)
+    def mark(function: Callable[..., Any]) -> Any:
+        made = Handler(_name_of(function) if name is None or name is bare else name, function, options, batch=batch)
         setattr(function, ATTRIBUTE, made)
         function.call = made.call  # type: ignore[attr-defined]
-        return cast("TaskFunction[P, R]", function)
+        return function
 
     return mark if bare is None else mark(bare)
 
@@ -176,17 +216,17 @@ def _fields(task_name: str, function: Callable[..., Any], given: Any) -> list[st
     return names
 
 
-def load_tasks(modules: Iterable[str]) -> dict[str, Task]:
+def load_tasks(modules: Iterable[str]) -> dict[str, Handler]:
     """Import modules and collect the functions that are marked, as the module has them: with the decorators above `@task`, which take
     its mark over. What an import raises, it raises.
 
     InvalidArgumentError when two functions have one name, a function and a wrapper of it included.
     """
-    found: dict[str, Task] = {}
+    found: dict[str, Handler] = {}
     for module in modules:
         for value in vars(import_module(module)).values():
             made = getattr(value, ATTRIBUTE, None)
-            if not isinstance(made, Task):
+            if not isinstance(made, Handler):
                 continue
             if not callable(value):
                 continue
