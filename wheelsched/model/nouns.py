@@ -373,7 +373,8 @@ class Call(Generic[R_co]):
     options: dict[str, Any] = field(default_factory=dict)
     headers: dict[str, str] = field(default_factory=dict)
 
-    __class_getitem__ = classmethod(GenericAlias)  # Generic's own can't make a frozen one with slots: Call[int]("x")
+    if not TYPE_CHECKING:
+        __class_getitem__ = classmethod(GenericAlias)  # Generic's own can't make a frozen one with slots: Call[int]("x")
 
     def __init__(self, task: str, /, *args: Any, **kwargs: Any) -> None:
         object.__setattr__(self, "task", parse_task_name(task))
