@@ -19,7 +19,8 @@ from wheelsched.engine import peers
 from wheelsched.engine.engine import Engine
 from wheelsched.engine.housekeeping import Housekeeping
 from wheelsched.engine.turn import Effects, Incoming, Now
-from wheelsched.model.nouns import NEVER, Call, Job, Outcome
+from wheelsched.model.jobs import Job
+from wheelsched.model.nouns import NEVER, Call, Outcome
 from wheelsched.protocol import frames
 from wheelsched.schedules.schedule import At
 from wheelsched.schedules.zonedata import VERSION as ZONE_VERSION

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from wheelsched.cli.bench.latency import TASK, percentiles
 from wheelsched.cli.bench.workbench import Folder, ServerProcess, poll
-from wheelsched.model.nouns import Call, Job
+from wheelsched.model.jobs import Job
+from wheelsched.model.nouns import Call
 from wheelsched.schedules.schedule import At
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ import msgpack
 
 from wheelsched.cli.bench.latency import TASK, percentiles
 from wheelsched.cli.bench.workbench import Folder, ServerProcess, poll
-from wheelsched.model.nouns import Call, Job
+from wheelsched.model.jobs import Job
+from wheelsched.model.nouns import Call
 from wheelsched.protocol.frames import encode_request
 from wheelsched.schedules.schedule import At, Manual
 

@@ -42,10 +42,10 @@ if TYPE_CHECKING:
         UnimplementedError,
         WheelschedError,
     )
-    from .model.nouns import Call, Command, Enqueue, Http, Job, RunError
+    from .model.jobs import Enqueue, Job, Policies, RunPolicies
+    from .model.nouns import Call, Command, Http, RunError
     from .model.payloads import Ext
     from .model.policies import Catchup, Overlap, Retry
-    from .model.typed import Policies, RunPolicies
     from .schedules.schedule import At, Cron, Every, Manual, Schedule
     from .tasks.hooks import middleware, on_start, on_stop
     from .tasks.tasks import AsyncTask, BatchTask, RunContext, Task, current_run, task
@@ -136,10 +136,10 @@ _FROM = {
     "client.async_client": ("AsyncClient", "AsyncRun"),
     "client.client": ("Client", "Run", "default_socket_path"),
     "tasks.hooks": ("middleware", "on_start", "on_stop"),
-    "model.nouns": ("Call", "Command", "Enqueue", "Http", "Job"),
+    "model.jobs": ("Enqueue", "Job", "Policies", "RunPolicies"),
+    "model.nouns": ("Call", "Command", "Http"),
     "model.payloads": ("Ext",),
     "model.policies": ("Catchup", "Overlap", "Retry"),
-    "model.typed": ("Policies", "RunPolicies"),
     "client.apply": ("Applied",),
     "schedules.schedule": ("At", "Cron", "Every", "Manual", "Schedule"),
     "tasks.tasks": ("AsyncTask", "BatchTask", "RunContext", "Task", "current_run", "task"),

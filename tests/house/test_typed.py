@@ -15,9 +15,10 @@ import pytest
 import wheelsched
 from wheelsched.client.verbs_time import _CALENDAR
 from wheelsched.model import typed
+from wheelsched.model.jobs import JobFields, Policies, RunPolicies
 from wheelsched.model.nouns import CATCHUPS, OVERLAPS, UNIQUE_FIELDS
 from wheelsched.model.policies import _OF_JOBS, MEANINGS
-from wheelsched.model.typed import CalendarFields, JobFields, Policies, QueueSettings, RunPolicies
+from wheelsched.model.typed import CalendarFields, QueueSettings
 from wheelsched.protocol.checks import QUEUE_SETTINGS
 from wheelsched.protocol.definition import POLICIES
 

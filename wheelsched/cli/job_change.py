@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ..client.values import JobInfo
-    from ..model.nouns import Job
+    from ..model.jobs import Job
 
 EXIT_INVALID: Final = 2
 _KINDS: Final = ("expr", "every", "at", "delay", "manual")

@@ -34,7 +34,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..client.apply import check_job
 from ..model.errors import InvalidArgumentError, PayloadError, WheelschedError
-from ..model.nouns import Call, Command, Http, Job, parse_job_name
+from ..model.jobs import Job
+from ..model.nouns import Call, Command, Http, parse_job_name
 from ..model.payloads import RAW
 from ..model.policies import Catchup, Overlap, Retry
 from ..protocol.checks import check_name

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack
 
 from ..model.errors import FailedPreconditionError, InternalError, InvalidArgumentError, WheelschedError
-from ..model.nouns import FRAME_JOBS, NOTE_MAX, Call, Job, parse_job_name
+from ..model.jobs import Job
+from ..model.nouns import FRAME_JOBS, NOTE_MAX, Call, parse_job_name
 from ..model.payloads import NO_EXTS
 from ..protocol.definition import POLICIES, given_from_api
 from ..protocol.frames import FRAME_MAX, encode_payload

@@ -43,10 +43,11 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self, Unpack
 
-    from ..model.nouns import Call, Job
+    from ..model.jobs import Job, Policies
+    from ..model.nouns import Call
     from ..model.payloads import Ext
     from ..model.policies import Overlap
-    from ..model.typed import CalendarFields, Duration, Instant, Moment, OverlapWord, Policies, QueueSettings, Schedules
+    from ..model.typed import CalendarFields, Duration, Instant, Moment, OverlapWord, QueueSettings, Schedules
     from .apply import Applied
     from .put_many import PutResults
     from .requests import Ask

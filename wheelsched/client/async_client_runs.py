@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
     from typing import Unpack
 
-    from ..model.nouns import Call, Enqueue
-    from ..model.typed import Duration, Moment, RunPolicies, Unique
+    from ..model.jobs import Enqueue, RunPolicies
+    from ..model.nouns import Call
+    from ..model.typed import Duration, Moment, Unique
     from .async_client import AsyncRun
     from .requests import Ask
     from .verbs import Verbs

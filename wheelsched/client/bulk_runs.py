@@ -9,7 +9,8 @@ from array import array
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..model.errors import FailedPreconditionError, InternalError, InvalidArgumentError, WheelschedError
-from ..model.nouns import FRAME_JOBS, GROUP_MAX, HOOKS, NEVER, UNIQUE_FIELDS, Call, Enqueue, parse_duration, parse_job_name
+from ..model.jobs import Enqueue
+from ..model.nouns import FRAME_JOBS, GROUP_MAX, HOOKS, NEVER, UNIQUE_FIELDS, Call, parse_duration, parse_job_name
 from ..protocol.definition import given_from_api
 from ..protocol.frames import FRAME_MAX, encode_payload, encode_value
 from .put_many import Bulk, definition_key, frames_flow, little

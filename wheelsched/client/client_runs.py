@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
     from typing import Unpack
 
-    from ..model.nouns import Call, Enqueue
-    from ..model.typed import Duration, Moment, RunPolicies, Unique
+    from ..model.jobs import Enqueue, RunPolicies
+    from ..model.nouns import Call
+    from ..model.typed import Duration, Moment, Unique
     from .client import Run
     from .requests import Ask
     from .verbs import Verbs

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
 import msgpack
 
 from ..model.errors import DeadlineExceededError, InternalError, InvalidArgumentError, UnavailableError, WheelschedError
-from ..model.nouns import FRAME_JOBS, NAME_MAX, NAMESPACE_MAX, NEVER, PAYLOAD_MAX, Call, Job, display_name, parse_job_name
+from ..model.jobs import Job
+from ..model.nouns import FRAME_JOBS, NAME_MAX, NAMESPACE_MAX, NEVER, PAYLOAD_MAX, Call, display_name, parse_job_name
 from ..model.payloads import NO_EXTS
 from ..protocol.definition import given_from_api
 from ..protocol.frames import FRAME_MAX, encode_payload, encode_value

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
     from datetime import datetime
 
-    from ..model.nouns import Job
+    from ..model.jobs import Job
     from ..model.payloads import Exts
     from .apply import Applied
 

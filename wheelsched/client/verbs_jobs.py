@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Unpack
 
-    from ..model.typed import Duration, Policies, Schedules
+    from ..model.jobs import Policies
+    from ..model.typed import Duration, Schedules
     from .async_client import AsyncListing
     from .client import Listing
     from .values import JobInfo

@@ -29,11 +29,10 @@ from .errors import InvalidArgumentError, PayloadError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Unpack
 
     from typing_extensions import TypeVar
 
-    from .typed import Duration, JobFields, Moment, RunPolicies, Schedules, Unique
+    from .typed import Duration
 
     R_co = TypeVar("R_co", covariant=True, default=Any)  # a Call whose task is known only by its name has a result of any type
 else:
@@ -467,42 +466,6 @@ def Http(  # noqa: N802 - reads as a noun at the place of use
     if sign is not None:
         more["sign"] = bool(sign)
     return Call("http", method, url, json=json, body=body, headers=dict(headers or {}), **more)
-
-
-@dataclass(slots=True)
-class Enqueue:
-    """One call for `enqueue_many`, with what `enqueue` takes: delay, at, key, unique, namespace and policies."""
-
-    call: Call
-    delay: Duration | None = None
-    at: Moment | None = None
-    key: str | None = None
-    unique: Unique | None = None
-    namespace: str = "default"
-    policies: dict[str, Any] = field(default_factory=dict)
-
-    def __init__(
-        self, call: Call, *, delay: Duration | None = None, at: Moment | None = None, key: str | None = None, unique: Unique | None = None,
-        namespace: str = "default", **policies: Unpack[RunPolicies],
-    ) -> None:
-        self.call, self.delay, self.at, self.key, self.unique, self.namespace = call, delay, at, key, unique, namespace
-        self.policies = policies  # type: ignore[assignment]  # a TypedDict is a dict
-
-
-@dataclass(slots=True)
-class Job:
-    """One job for `put_many`: a name, what to call, when, and policies as for `put`."""
-
-    name: str
-    call: Call
-    schedule: Any  # Schedules
-    policies: dict[str, Any] = field(default_factory=dict)
-
-    def __init__(self, name: str, call: Call, schedule: Schedules, **policies: Unpack[JobFields]) -> None:
-        self.name = name
-        self.call = call
-        self.schedule = schedule
-        self.policies = policies  # type: ignore[assignment]  # a TypedDict is a dict
 
 
 class Ended(NamedTuple):

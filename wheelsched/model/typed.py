@@ -1,4 +1,4 @@
-"""The types of what users give: words, durations, instants, schedules, policies. For type checkers alone.
+"""The types of what users give: words, durations, instants, schedules. For type checkers alone.
 
 Values are checked when they are sent.
 """
@@ -7,14 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypedDict
-
-if TYPE_CHECKING:
-    from .policies import Catchup, Overlap, Retry
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict
 
 __all__ = [
-    "CalendarFields", "CatchupWord", "Duration", "Instant", "JobFields", "Moment", "OverlapWord", "Policies", "QueueSettings",
-    "RunPolicies", "Schedulable", "Schedules", "Unique",
+    "CalendarFields", "CatchupWord", "Duration", "Instant", "Moment", "OverlapWord", "QueueSettings", "Schedulable", "Schedules", "Unique",
 ]
 
 Duration: TypeAlias = timedelta | float | str  # seconds, or text such as "90s"
@@ -37,45 +33,6 @@ class Schedulable(Protocol):
 
 
 Schedules: TypeAlias = Schedulable | Sequence[Schedulable]  # one, or several whose times are put together
-
-
-class RunPolicies(TypedDict, total=False):
-    """The policies of a run: what `enqueue` takes by name. None is "not given"."""
-
-    queue: str | None
-    priority: int | None
-    timeout: Duration | None
-    heartbeat_timeout: Duration | None
-    retry: Retry | int | None
-    expires_after: Duration | None
-    concurrency_key: str | None
-    concurrency: int | None
-    redact: str | Sequence[str] | None
-    on_success: str | None
-    on_failure: str | None
-    on_dead: str | None
-
-
-class Policies(RunPolicies, total=False):
-    """The policies of a job: what `put` takes by name. None is "not given"; for `set` it takes the job's own away."""
-
-    overlap: OverlapWord | Overlap | None
-    catchup: CatchupWord | Catchup | None
-    start: Instant | None
-    end: Instant | None
-    max_runs: int | None
-    jitter: Duration | None  # or text such as "10%"
-    calendar: str | Sequence[str] | None
-    late_after: Duration | None
-    on_missed: str | None
-    pause_after: int | None
-
-
-class JobFields(Policies, total=False):
-    """What a Job takes by name: policies, and for `apply` its note and whether it is paused."""
-
-    note: str | None
-    paused: bool | None
 
 
 class QueueSettings(TypedDict, total=False):

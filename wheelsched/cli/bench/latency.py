@@ -7,7 +7,8 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from ...model.nouns import Call, Job
+from ...model.jobs import Job
+from ...model.nouns import Call
 from ...schedules.schedule import At
 from ..output import Progress
 from .midnight import doubts

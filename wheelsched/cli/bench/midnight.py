@@ -14,7 +14,8 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from ...model.errors import ScheduleError, WheelschedError
-from ...model.nouns import Call, Job
+from ...model.jobs import Job
+from ...model.nouns import Call
 from ...schedules.schedule import At, Cron
 from ..output import Progress
 from ..shell import say

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ...client.times import instant_text, span
 from ...client.words import number
 from ...model.errors import DeadlineExceededError
-from ...model.nouns import Call, Job
+from ...model.jobs import Job
+from ...model.nouns import Call
 from ...model.policies import Retry
 from ...schedules.schedule import At, Cron, Every
 from ..output import Progress

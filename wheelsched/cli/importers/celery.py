@@ -14,7 +14,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from ...model.errors import InvalidArgumentError, ScheduleError, WheelschedError
-from ...model.nouns import NAME_MAX, Call, Job, parse_job_name
+from ...model.jobs import Job
+from ...model.nouns import NAME_MAX, Call, parse_job_name
 from ...model.policies import Retry
 from ...schedules.schedule import Cron, Every, Manual
 from .entries import Entry

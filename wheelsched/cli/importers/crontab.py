@@ -15,7 +15,8 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from ...model.errors import WheelschedError
-from ...model.nouns import NAME_MAX, Call, Command, Job, parse_job_name
+from ...model.jobs import Job
+from ...model.nouns import NAME_MAX, Call, Command, parse_job_name
 from ...model.policies import Retry
 from ...schedules.expressions import ALIASES, can_match, parse
 from ...schedules.schedule import Cron, Manual

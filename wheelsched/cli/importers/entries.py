@@ -17,7 +17,7 @@ from ..shell import Failed, say, shell
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ...model.nouns import Job
+    from ...model.jobs import Job
 
 _OTHERS: Final = 5  # named jobs that were not imported
 KINDS: Final = ("job", "manual", "env", "dropped", "skipped", "error")

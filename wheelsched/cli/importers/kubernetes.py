@@ -6,7 +6,8 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from ...model.errors import ScheduleError, UnimplementedError, WheelschedError
-from ...model.nouns import Command, Job, parse_job_name
+from ...model.jobs import Job
+from ...model.nouns import Command, parse_job_name
 from ...model.policies import Catchup, Retry
 from ...schedules.schedule import Cron, Every, Manual
 from .entries import Entry

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ...model.errors import InvalidArgumentError, ScheduleError, WheelschedError
-from ...model.nouns import MS, Call, Command, Job, format_duration, parse_job_name
+from ...model.jobs import Job
+from ...model.nouns import MS, Call, Command, format_duration, parse_job_name
 from ...model.policies import Retry
 from ...schedules.schedule import Every, Manual
 from .entries import Entry
