@@ -44,7 +44,7 @@ def start(data, short_tmp, capfd):
     code = boot.serve(config(data, short_tmp))
     said = capfd.readouterr().err
     assert "Traceback" not in said
-    assert said.startswith("wheelsched: ")
+    assert "Z ERROR wheelsched: " in said
     assert said.count("\n") == 1, said
     return code, said
 

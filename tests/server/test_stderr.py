@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import socket
 
@@ -11,6 +12,8 @@ import pytest
 from tests.rigs.server import wait_for
 from wheelsched import Call, Retry
 from wheelsched.process import stderr
+
+LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (INFO|WARNING|ERROR) wheelsched: ")
 
 
 @pytest.fixture
@@ -24,15 +27,15 @@ def pipe():
 def test_a_full_pipe_loses_lines_and_says_so_later(pipe):
     read, write = pipe
     for i in range(3_000):
-        stderr.say(f"{i} " + "x" * 90, write)
+        stderr.say(f"{i} " + "x" * 90, fd=write)
     os.set_blocking(read, False)
     while data := os.read(read, 1 << 20) if select.select([read], [], [], 0)[0] else b"":
-        assert data.startswith(b"wheelsched: ")
-    stderr.say("again", write)
+        assert LINE.match(data.decode()), data[:80]
+    stderr.say("again", fd=write)
     told = os.read(read, 4_096).decode().splitlines()
     assert len(told) == 2
     assert told[0].endswith(" lines lost here: stderr took no more")
-    assert told[1] == "wheelsched: again"
+    assert LINE.sub("", told[1]) == "again"
     assert os.get_blocking(write), "others who write there are not to meet the flag"
 
 
@@ -40,9 +43,9 @@ def test_a_socket_that_nobody_reads():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         for _ in range(5_000):
-            stderr.say("x" * 100, ours.fileno())
+            stderr.say("x" * 100, fd=ours.fileno())
         theirs.close()
-        stderr.say("gone", ours.fileno())
+        stderr.say("gone", fd=ours.fileno())
     stderr._lost[0] = 0
 
 
@@ -69,3 +72,24 @@ def test_a_server_goes_on(serving, short_tmp, reader):
     assert server.end() == 0
     if reader == "stuck":
         os.close(read)
+
+
+def test_n_b10_a_line_has_its_time_and_level(pipe, monkeypatch):
+    read, write = pipe
+    monkeypatch.setenv("JOURNAL_STREAM", "1:2")  # the environment of somebody above, whose stderr was the journal's
+    stderr.say("one\ntwo", stderr.WARNING, write)
+    first, second = os.read(read, 4_096).decode().splitlines()
+    assert LINE.match(first)[1] == "WARNING"
+    assert (LINE.sub("", first), second) == ("one", "    two")
+    for level, word in ((stderr.ERROR, "ERROR"), (stderr.INFO, "INFO")):
+        stderr.say("x", level, write)
+        assert LINE.match(os.read(read, 4_096).decode())[1] == word
+
+
+def test_n_b10_under_the_journal_a_line_has_its_priority_and_no_time(pipe, monkeypatch):
+    read, write = pipe
+    found = os.fstat(write)
+    monkeypatch.setenv("JOURNAL_STREAM", f"{found.st_dev}:{found.st_ino}")
+    stderr.say("one\ntwo", stderr.ERROR, write)
+    stderr.say("fine", fd=write)
+    assert os.read(read, 4_096).decode() == "<3>wheelsched: one\n<3>    two\n<6>wheelsched: fine\n"

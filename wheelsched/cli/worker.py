@@ -8,7 +8,7 @@ import click
 
 from ..model.errors import ConfigError, UnavailableError
 from ..model.nouns import MODES, parse_duration, parse_task_name
-from ..process.stderr import say
+from ..process.stderr import WARNING, say
 from ..server.config import CONCURRENCY_MAX, check_drain, check_start_timeout, parse_size, task_modules
 from .shell import Failed, Verb, shell
 
@@ -55,7 +55,7 @@ def worker(
     except UnavailableError as e:
         if no_wait:
             raise
-        say(f"worker: {e.message}; waiting for it (--no-wait: exit with 5)")
+        say(f"worker: {e.message}; waiting for it (--no-wait: exit with 5)", WARNING)
     from ..pool.supervisor import Supervisor  # noqa: PLC0415 - the pool, which no other verb loads
     from ..process.contract import Allowed  # noqa: PLC0415 - as below
 

@@ -12,7 +12,8 @@ of clients, and knows none of them.
 In reading order: `core`, `turn` (what goes in and comes out), `definitions` (compiled, as arrays), `due` with `decided`,
 `catchup` and `spans` (occurrences), `unattended` (what a paused or held job owes), `start_times`, `overlap` (who is in
 whose way), `queues` (limits), `leases` and `holders`, `connected` and `peers`, `heartbeats`, `endings`, `late`, `retries`,
-`chains`, `groups`, `waiters`, `deadlines` and `expiry`, `alarms`, `retime` (what moves next times), `sweeps` (commands on
+`chains`, `groups`, `notices` (for the log), `waiters`,
+`deadlines` and `expiry`, `alarms`, `retime` (what moves next times), `sweeps` (commands on
 many runs, a piece a turn), `postponed` (commands that wait until enough is decided), `costs`, `quotas`, `uploads` and
 `outbox` (what a turn takes, keeps and has sent), `memory`, `forgetting`, `keys` and `housekeeping`, `arguments`, `roles`,
 `announcements`, `served` and `census` (which tasks workers serve), `engine`.

@@ -12,7 +12,7 @@ from ..model.errors import InvalidArgumentError
 from ..model.nouns import INSTANT_MAX_US, NEVER, OUTPUT_MAX, SERVER_UID, Outcome, RunFlag
 from ..protocol import frames
 from ..protocol.returned import fitted
-from . import chains, holders, retries, waiters
+from . import chains, holders, notices, retries, waiters
 from .arguments import column
 from .due import decide_jobs
 from .late import answer_repeats, record_stale
@@ -168,8 +168,10 @@ def end_attempts(core: Core, rows: NDArray[np.uint32], outcome: NDArray[np.uint8
         _measure(core, fields["spec"][timed], (ended - started)[timed])
     if core.specs.any_hooked:
         chains.ended(core, rows[take & ~retry])
-    if (event == plain.EVENT_EXHAUST).any():
-        _pause_failing(core, fields["job"][event == plain.EVENT_EXHAUST])
+    dead = np.flatnonzero(event == plain.EVENT_EXHAUST)
+    if len(dead):
+        notices.died(core, rows[dead], fields[dead], [said.get(i, _NOTHING) for i in dead[: notices.TEXTS_MAX].tolist()])
+        _pause_failing(core, fields["job"][dead])
     core.turn_of(rows[take])
     waiters.end(core, rows[take & ~retry])
 

@@ -18,7 +18,7 @@ from ..model.nouns import BATCH_MAX, MS, NEVER, SERVER_UID, JobState, RunState
 from ..protocol import frames
 from ..protocol.verbs import BY_NAME, UNKNOWN
 from ..state import history
-from . import arguments, chains, due, expiry, groups, heartbeats, leases, memory, overlap, retime, roles, sweeps, waiters
+from . import arguments, chains, due, expiry, groups, heartbeats, leases, memory, notices, overlap, retime, roles, sweeps, waiters
 from .core import NEVER_MS, Core, ceil_ms
 from .definitions import TRIES
 from .housekeeping import Housekeeping
@@ -202,6 +202,8 @@ class Engine(Core):
                 frame = handler(self, item)
         except WheelschedError as e:
             frame = frames.encode_error(request.id, e)
+            if request.verb == "hello" and request.args.get("role") == "worker":
+                notices.refused(self, item, e)
         except BUGS as e:
             if len(self.effects.records) > before:  # state and journal may differ from what was decided: stop, restart is the repair
                 raise

@@ -44,7 +44,8 @@ class Outbox:
         if not self._waiting:
             self._since_us = now_us
         last = self._waiting[-1] if self._waiting else None
-        if last is not None and last.seq == effects.seq and not (effects.lags or effects.start_lags or effects.cancels or effects.finished):
+        more = effects.lags or effects.start_lags or effects.cancels or effects.finished or effects.notices
+        if last is not None and last.seq == effects.seq and not more:
             last.replies += effects.replies
         else:
             self._waiting.append(effects)

@@ -78,6 +78,19 @@ class ClockBack:
 
 
 @dataclass(slots=True)
+class Notices:
+    """What the log is told of a turn: how many, and texts of the first of them."""
+
+    died: int = 0
+    deaths: list[str] = field(default_factory=list)
+    refused: int = 0
+    refusals: list[str] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.died or self.refused)
+
+
+@dataclass(slots=True)
 class Effects:
     """What a step wants done. Replies wait until `seq` is durable."""
 
@@ -90,6 +103,7 @@ class Effects:
     cancels: list[tuple[int, int, bool]] = field(default_factory=list)  # worker, token, at once (no cooperative step)
     lags: list[tuple[str, NDArray[np.int64]]] = field(default_factory=list)  # what, instants to compare with the durable time
     start_lags: list[NDArray[np.int64]] = field(default_factory=list)  # microseconds, as workers told
+    notices: Notices = field(default_factory=Notices)
     again: bool = False  # more is due: call at once
     wake_wall_us: int = NEVER
     wake_mono_us: int = NEVER

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import lmdb
 
-from ..process.stderr import say
+from ..process.stderr import ERROR, say
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,11 +40,11 @@ def why_failed(error: BaseException, place: Path, map_size: int) -> str:
 
 def end_failed(error: BaseException, place: Path, map_size: int) -> NoReturn:
     """After a commit that failed: an answer after a failed sync could be a lie."""
-    say(f"the journal failed: {why_failed(error, place, map_size)}. The process ends; restart it when the cause is gone.")
+    say(f"the journal failed: {why_failed(error, place, map_size)}. The process ends; restart it when the cause is gone.", ERROR)
     os._exit(EXIT_FATAL)
 
 
 def end_damaged(error: CorruptJournalError) -> NoReturn:
     """After damage was found while the journal is in use: each commit could make it worse."""
-    say(error.message)
+    say(error.message, ERROR)
     os._exit(EXIT_DAMAGED)

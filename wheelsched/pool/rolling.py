@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ..process.stderr import Log
+
+
 
 class Rolling:
     """The replacement that is under way, if one is."""
 
     def __init__(
-        self, spawn: Callable[[], int], retire: Callable[[int], None], kill: Callable[[int, str], None], log: Callable[[str], None],
+        self, spawn: Callable[[], int], retire: Callable[[int], None], kill: Callable[[int, str], None], log: Log,
     ) -> None:
         """`spawn` starts one more process and gives its worker's number; `retire` has one take no more runs; `kill` ends one (its
         number, why).

@@ -25,7 +25,7 @@ from ..model.errors import UnavailableError, WheelschedError
 from ..model.nouns import DRAIN_US, NEVER, START_US, Outcome, format_duration
 from ..process import processes
 from ..process.contract import Allowed
-from ..process.stderr import say
+from ..process.stderr import INFO, WARNING, say
 from ..protocol import frames
 from .folder import GENERATION, WorkerFolder, end_leftovers
 from .pool import EXIT_US, Pool
@@ -67,7 +67,7 @@ class Reload(Rolling):
 
     def refused(self, why: str, short: str, left: int, fresh: int) -> None:  # noqa: ARG002
         """As for Rolling."""
-        self._log(f"reload: the old code goes on in {left} of {left + fresh} executors: {why}")
+        self._log(f"reload: the old code goes on in {left} of {left + fresh} executors: {why}", WARNING)
 
 
 class Supervisor:
@@ -214,7 +214,7 @@ class Supervisor:
                 slot.up.close()
             self.slots.remove(slot)
         for line in self.pool.starts.lines():
-            self.say(line)
+            self.say(line, WARNING)
 
     def _serve(self, slot: Slot) -> None:
         up, now = slot.up, _mono_us()
@@ -231,19 +231,19 @@ class Supervisor:
                 self._from_server(slot, frames.parse_reply(body))
             if not up.open:
                 slot.up, slot.beat_us, slot.connect_us = None, NEVER, now + RECONNECT_US
-                self.say(f"executor {slot.number}: the server is gone; trying again")
+                self.say(f"executor {slot.number}: the server is gone; trying again", WARNING)
         if slot.up is None and slot.tasks is not None and now >= slot.connect_us:
             self._connect(slot)
         if now >= slot.beat_us:
             self._beat(slot, now)
         if slot.held and now >= slot.trust_us:
             slot.trust_us = NEVER
-            self.say(f"executor {slot.number}: no word from the server, its leases can't be trusted: killed")
+            self.say(f"executor {slot.number}: no word from the server, its leases can't be trusted: killed", WARNING)
             processes.signal_group(slot.executor.pid, signal.SIGKILL)
 
-    def say(self, message: str) -> None:
+    def say(self, message: str, level: int = INFO) -> None:
         """Log it."""
-        say(f"worker: {message}")
+        say(f"worker: {message}", level)
 
     # Requests and answers
 
@@ -380,9 +380,9 @@ class Supervisor:
             tokens = np.frombuffer(sent.args["token"], np.int64).tolist()
             slot.held |= {token: sent.args["id"][16 * i : 16 * i + 16] for i, token in enumerate(tokens)}
         if alive:
-            self._misused(slot, f"the server refused its {sent.verb}: {error.message}")
+            self._misused(slot, f"the server refused its {sent.verb}: {error.message}", WARNING)
         else:
-            self.say(f"executor {slot.number}: the server refused its {sent.verb}: {error.message}")
+            self.say(f"executor {slot.number}: the server refused its {sent.verb}: {error.message}", WARNING)
 
     def _granted(self, slot: Slot, sent: Sent, result: dict[str, Any], *, alive: bool) -> None:
         tokens = np.frombuffer(result["token"], np.int64)
@@ -422,7 +422,7 @@ class Supervisor:
         leaving = self._reload.gone(event.worker, event.text, event.said)
         slot.leaving, slot.ended = slot.leaving or leaving, leaving or bool(self.stopping)
         if not event.told and (event.status or not self.stopping):
-            self.say(event.text)
+            self.say(event.text, WARNING if event.status else INFO)
         if slot.ended or self.failed:
             return
         slot.parked.clear()

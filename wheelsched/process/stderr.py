@@ -1,6 +1,7 @@
-"""Messages of a server or a worker to stderr: a pipe that is full, or that nobody reads any more, ends and holds up nothing.
+"""The log of a server or a worker, on stderr: a pipe that is full, or that nobody reads any more, ends and holds up nothing.
 
-What a pipe or socket doesn't take at once is lost, and counted: the next line that gets through says how many.
+A line begins with its time (UTC) and its level. Under systemd's journal, which has times of its own, it begins with the level as the
+journal reads it, `<4>`. What a pipe or socket doesn't take at once is lost, and counted: the next line that gets through says how many.
 """
 
 from __future__ import annotations
@@ -9,10 +10,22 @@ import os
 import select
 import socket
 import stat
-from typing import Final
+import time
+from typing import Final, Protocol
 
+ERROR: Final = 3  # levels as syslog numbers them: somebody has lost something
+WARNING: Final = 4  # somebody should look
+INFO: Final = 6
+_LEVELS: Final = {ERROR: "ERROR", WARNING: "WARNING", INFO: "INFO"}
 _INDENTED: Final = "\n    "
 _lost = [0]
+
+
+class Log(Protocol):
+    """Takes one message for the operator."""
+
+    def __call__(self, message: str, level: int = INFO) -> None:
+        """See `say`."""
 
 
 def harmless(message: str) -> str:
@@ -20,15 +33,38 @@ def harmless(message: str) -> str:
     return "".join(c if c.isprintable() or c == "\t" else _INDENTED if c == "\n" else ascii(c)[1:-1] for c in message)
 
 
-def say(message: str, fd: int = 2) -> None:
+def say(message: str, level: int = INFO, fd: int = 2) -> None:
     """One line for the operator; those after the first are indented. Raises nothing, and does not wait for a pipe or socket."""
-    line = f"wheelsched: {harmless(message)}\n".encode("utf-8", "backslashreplace")
-    note = f"wheelsched: {_lost[0]} lines lost here: stderr took no more\n".encode() if _lost[0] else b""
+    line = _line(message, level, fd)
+    note = _line(f"{_lost[0]} lines lost here: stderr took no more", WARNING, fd) if _lost[0] else b""
     try:
         taken = _write(fd, note + line)
     except OSError:
         taken = 0
     _lost[0] = 0 if taken >= len(note + line) else _lost[0] + 1
+
+
+def _line(message: str, level: int, fd: int) -> bytes:
+    text = f"wheelsched: {harmless(message)}"
+    if _is_journal(fd):  # it takes each line for a message of its own
+        text = f"<{level}>" + text.replace("\n", f"\n<{level}>")
+    else:
+        now_ms = time.time_ns() // 1_000_000
+        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now_ms // 1_000))
+        text = f"{at}.{now_ms % 1_000:03d}Z {_LEVELS[level]} {text}"
+    return f"{text}\n".encode("utf-8", "backslashreplace")
+
+
+def _is_journal(fd: int) -> bool:
+    """Is it the stream to systemd's journal that the environment names? One that was redirected since is none."""
+    named = os.environ.get("JOURNAL_STREAM")
+    if not named:
+        return False
+    try:
+        found = os.fstat(fd)
+    except OSError:
+        return False
+    return named == f"{found.st_dev}:{found.st_ino}"
 
 
 def pass_on(data: bytes, fd: int) -> None:

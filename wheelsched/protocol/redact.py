@@ -7,12 +7,13 @@ types are looked into as they are on the wire. Pure.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 MARK: Final = "[redacted]"  # what stands for a value
 PACKED_MARK: Final[bytes] = msgpack.packb(MARK)
@@ -53,6 +54,47 @@ class Redaction:
         except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException):
             return _UNREADABLE
         return data
+
+    def scrubbed(self, text: str, payload: bytes, announced: Mapping[str, Mapping[str, Any]], wire: Mapping[str, Any]) -> str:
+        """A text that a run told, such as an error's, without the values that are hidden of its payload."""
+        names = self.names(announced, wire)
+        if not names:
+            return text
+        try:
+            args, kwargs, *headers = msgpack.unpackb(payload, raw=False)
+            values = {*_leaves([arg for i, arg in enumerate(args) if str(i) in names]), *_within([args, kwargs, *headers], names)}
+        except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException):
+            return MARK
+        shown = sorted({form for value in values for form in (str(value), repr(value)[1:-1] if isinstance(value, str) else "") if form},
+                       key=len, reverse=True)
+        return re.sub("|".join(map(re.escape, shown)), MARK, text) if shown else text
+
+
+def _within(value: Any, names: frozenset[str]) -> Iterator[Any]:
+    """Texts and numbers of the fields of these names, at any depth."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _leaves(item) if str.casefold(key) in names else _within(item, names)
+    elif isinstance(value, msgpack.ExtType):
+        yield from _within(msgpack.unpackb(value.data, raw=False), names)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _within(item, names)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """Texts and numbers in a value."""
+    if isinstance(value, msgpack.ExtType):
+        value = msgpack.unpackb(value.data, raw=False)
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from _leaves(item)
+    elif isinstance(value, bytes):
+        yield value.decode("utf-8", "replace")
+    elif isinstance(value, str | int | float) and not isinstance(value, bool):
+        yield value
 
 
 def _hidden(value: Any, names: frozenset[str]) -> Any:

@@ -25,7 +25,7 @@ from ..model.nouns import CLOCK_STEP_US, US, Outcome, format_offset, to_datetime
 from ..pool.pool import Pool
 from ..process.contract import Allowed
 from ..process.leftovers import kill_former_generation
-from ..process.stderr import say
+from ..process.stderr import ERROR, WARNING, say
 from ..protocol.redact import Redaction
 from ..schedules.expressions import Zones
 from ..schedules.zonedata import VERSION as ZONE_VERSION
@@ -69,7 +69,7 @@ def _wait_for_clock(state: State, clock: Clock) -> bool:
     behind = state.meta.at_us - clock.now().wall_us
     if behind <= CLOCK_STEP_US:
         return False
-    say(f"the clock is {behind / US:.0f} s behind the last record; waiting for it for up to 10 minutes")
+    say(f"the clock is {behind / US:.0f} s behind the last record; waiting for it for up to 10 minutes", WARNING)
     end = clock.now().mono_us + CLOCK_WAIT_US
     while state.meta.at_us > clock.now().wall_us and clock.now().mono_us < end:
         time.sleep(0.2)  # the wall clock is being corrected by somebody else: there is nothing to wait on
@@ -125,25 +125,25 @@ def serve(config: Config) -> int:
     try:
         server = _start(config)
     except LockedError as e:
-        say(e.message)
+        say(e.message, ERROR)
         return EXIT_LOCKED
     except ConfigError as e:
-        say(e.message)
+        say(e.message, ERROR)
         return EXIT_CONFIG
     except CorruptJournalError as e:
-        say(e.message if config.data in e.message else damage(Path(config.data), e.message).message)
+        say(e.message if config.data in e.message else damage(Path(config.data), e.message).message, ERROR)
         return EXIT_DAMAGED
     except StorageFullError as e:
-        say(f"the storage is full: {e.message}. Free space and start again")
+        say(f"the storage is full: {e.message}. Free space and start again", ERROR)
         return EXIT_FATAL
     except TimeoutError as e:
-        say(f"not started: {e}")
+        say(f"not started: {e}", ERROR)
         return EXIT_LOCKED
     except OSError as e:
         if e.errno in _NOT_USABLE:
-            say(f"data {config.data}: {in_words(e)}; choose a folder that this user may write")
+            say(f"data {config.data}: {in_words(e)}; choose a folder that this user may write", ERROR)
             return EXIT_CONFIG
-        say(f"the storage failed: data {config.data}: {in_words(e)}. Start again when the cause is gone")
+        say(f"the storage failed: data {config.data}: {in_words(e)}. Start again when the cause is gone", ERROR)
         return EXIT_FATAL
     return server.run()
 
@@ -184,7 +184,7 @@ def _server(config: Config, journal: LmdbJournal, listener: Listener, allowed: A
         server.inputs.append(keeper.clock_back(clock.now().wall_us))
     if state.meta.held_us >= 0:
         since = f"{to_datetime(state.meta.held_us):%Y-%m-%d %H:%M:%SZ}" + (f" ({state.meta.hold_note})" if state.meta.hold_note else "")
-        say(f"all triggering is held since {since}; `wheelsched admin release` ends that")
+        say(f"all triggering is held since {since}; `wheelsched admin release` ends that", WARNING)
     if state.tzdiff and state.tzdiff["at"] == engine.now.wall_us:
         diff = state.tzdiff
         say(f"zone data {diff['old']} became {diff['new']}: {diff['total']} jobs moved; `wheelsched admin tzdiff` lists them")
@@ -195,5 +195,6 @@ def _server(config: Config, journal: LmdbJournal, listener: Listener, allowed: A
     )
     if config.workers and not config.tasks:
         on = [task for task, allowed in (("command", config.allow_commands), ("http", config.allow_http)) if allowed]
-        say(f"no --tasks: its workers serve {' and '.join(on) or 'no task'} alone; give --tasks MODULE, or start `wheelsched worker`")
+        say(f"no --tasks: its workers serve {' and '.join(on) or 'no task'} alone; give --tasks MODULE or start `wheelsched worker`",
+            WARNING)
     return server

@@ -20,8 +20,8 @@ from ..reads.events import Pager, Position, Wanted
 from .answered import answered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
 
+    from ..process.stderr import Log
     from ..protocol.frames import Request
     from ..state.state import State
     from .keeper import Keeper
@@ -47,7 +47,7 @@ class _Reader:
 class Readers:
     """Requests for events, in the order of their turns."""
 
-    def __init__(self, state: State, keeper: Keeper, log: Callable[[str], None]) -> None:
+    def __init__(self, state: State, keeper: Keeper, log: Log) -> None:
         self._pager = Pager(state, keeper.journal.replay, keeper.block)
         self._journal = keeper.journal
         self._log = log

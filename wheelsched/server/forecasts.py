@@ -12,9 +12,10 @@ from ..reads.forecast import ARGUMENTS, Forecast, check_forecast
 from .answered import answered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Generator
 
     from ..engine.engine import Engine
+    from ..process.stderr import Log
     from ..protocol.frames import Request
 
 
@@ -30,7 +31,7 @@ class _Asked(NamedTuple):
 class Forecasts:
     """Requests for forecasts in the order of their coming. Only the first is worked on and holds memory."""
 
-    def __init__(self, engine: Engine, log: Callable[[str], None]) -> None:
+    def __init__(self, engine: Engine, log: Log) -> None:
         self._engine = engine
         self._log = log
         self._waiting: deque[_Asked] = deque()

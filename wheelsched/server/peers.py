@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..model.errors import ResourceExhaustedError
 from ..model.nouns import NEVER, US
+from ..process.stderr import WARNING
 from ..protocol.frames import encode_error
 from .connections import HALF_FRAME_US, READ_BYTES, Connection, out_of_descriptors, peer
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
 
+    from ..process.stderr import Log
     from .grants import Grants
     from .listener import Listener
 
@@ -31,7 +32,7 @@ _LOG_EVERY_US: Final = 60 * US
 class Peers:
     """All connections by descriptor and by number. Nobody is dropped here but who isn't let in."""
 
-    def __init__(self, listener: Listener, grants: Grants, workers: int, log: Callable[[str], None]) -> None:
+    def __init__(self, listener: Listener, grants: Grants, workers: int, log: Log) -> None:
         self.listener = listener
         self.grants = grants
         self.epoll = select.epoll()
@@ -157,7 +158,7 @@ class Peers:
     def _say_refused(self, why: str, now_us: int) -> None:
         if now_us >= self._refused_us + _LOG_EVERY_US:
             self._refused_us = now_us
-            self._log(f"a connection was refused: {why}; others are refused without a word for a minute")
+            self._log(f"a connection was refused: {why}; others are refused without a word for a minute", WARNING)
 
     def keep_socket(self, now_us: int, *, noted: bool) -> None:
         """Make the socket's file again when it is lost: else nobody new could reach a server that runs."""
@@ -167,7 +168,7 @@ class Peers:
         old = self.listener.fileno()
         said = self.listener.make_again()
         if said:
-            self._log(said)
+            self._log(said, WARNING)
         if self.listener.fileno() != old or old not in self._events:
             self._events.pop(old, None)  # epoll has forgotten it with its closing
             self.accept_again_us = 0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ..engine import leases, roles
 from ..model.errors import FailedPreconditionError, UnavailableError, WheelschedError
 from ..pool.rolling import Rolling
+from ..process.stderr import WARNING
 from ..protocol import frames
 from ..protocol.limits import check
 
@@ -15,13 +16,14 @@ if TYPE_CHECKING:
 
     from ..engine.engine import Engine
     from ..engine.turn import Incoming
+    from ..process.stderr import Log
 
 
 class Reload(Rolling):
     """The reload that is under way, if one is."""
 
     def __init__(
-        self, engine: Engine, spawn: Callable[[], int], kill: Callable[[int, str], None], log: Callable[[str], None],
+        self, engine: Engine, spawn: Callable[[], int], kill: Callable[[int, str], None], log: Log,
         folder: Callable[[], str] = str,
     ) -> None:
         """`spawn`, `kill`: as for Rolling. `folder`: where the code is imported from, in words."""
@@ -90,7 +92,7 @@ class Reload(Rolling):
         self._fail(FailedPreconditionError(f"reload: {of}: {why}"))
 
     def _fail(self, error: WheelschedError) -> None:
-        self._log(error.message)
+        self._log(error.message, WARNING)
         for conn, request, _ in self._askers:
             self._engine.reply(conn, frames.encode_error(request, error))
         self._askers.clear()

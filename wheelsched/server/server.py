@@ -21,7 +21,7 @@ from ..engine.outbox import Outbox
 from ..engine.turn import Disconnect, Incoming, WorkerGone
 from ..model.errors import ResourceExhaustedError, StorageFullError, UnavailableError, WheelschedError
 from ..model.nouns import NEVER, ROLES, US, format_duration
-from ..process.stderr import say
+from ..process.stderr import ERROR, INFO, WARNING, say
 from ..protocol import frames
 from ..protocol.verbs import BY_NAME, EVENTS, FORECAST, READS, RELOAD, UNKNOWN
 from ..reads import reads, waiting
@@ -35,6 +35,7 @@ from .headroom import Headroom
 from .intake import Intake
 from .lags import Histogram
 from .peers import Peers
+from .rationed import Rationed
 from .reload import Reload
 
 if TYPE_CHECKING:
@@ -70,6 +71,12 @@ class Server:
         self.timer = WallTimer()
         self.headroom = Headroom()
         self.peers = Peers(listener, grants, config.workers, self._log)
+        self.deaths = Rationed(
+            lambda text: self._log(text, ERROR), "{n} more runs have died since the first of these lines: `wheelsched dead list` has all"
+        )
+        self.refusals = Rationed(
+            lambda text: self._log(text, WARNING), "{n} more workers were refused since the first of these lines, or again and again"
+        )
         self.intake = Intake()
         self.pool_connections: dict[int, int] = {}  # worker -> connection number
         self.outbox = Outbox(config.sync_timeout_us)
@@ -109,7 +116,7 @@ class Server:
                 self._turn()
             self._stop()
         except MemoryError:  # what was decided last may be half done: as after a failed commit, restart is the repair
-            self._log("out of memory: the server ends here; what it acknowledged is on disk. Give it more memory, and start it again")
+            self._log("out of memory: the server ends here. What it acknowledged is on disk. Give it more memory and start it again", ERROR)
             return EXIT_MEMORY
         return self.exit_code
 
@@ -140,6 +147,8 @@ class Server:
             select.select([self.keeper.fileno()], [], [], max(0.0, (self.outbox.wake_us() - now) / US))
             self._act()
             self._end_if_hung()
+        for lines in (self.deaths, self.refusals):
+            lines.look(self.now.mono_us, end=True)
         self.pool.close()
         self.listener.close()
         for connection in list(self.peers.by_fd.values()):
@@ -148,8 +157,8 @@ class Server:
         self.headroom.close()
         self._log("stopped")
 
-    def _log(self, message: str) -> None:
-        say(message)
+    def _log(self, message: str, level: int = INFO) -> None:
+        say(message, level)
 
     # One turn
 
@@ -189,7 +198,7 @@ class Server:
         now = self.clock.now().mono_us
         deadline = min(
             self.wake_mono_us, self.pool.wake_at_mono_us(), self.drain_until_us, self.peers.wake_us(), self.keeper.wake_at_us(now),
-            self.readers.wake_us(), self.listener.wake_us(),
+            self.readers.wake_us(), self.listener.wake_us(), self.deaths.wake_us(), self.refusals.wake_us(),
         )
         if self.config.clock_check_us:
             deadline = min(deadline, now + self.config.clock_check_us)
@@ -207,9 +216,9 @@ class Server:
         self.now = now  # the step decides by this reading: a clock set in between is judged as a step first, in the next turn
         if step > 0 or slept:
             self.engine.missed_before_us = now.wall_us
-            self._log(f"the clock went {(step + slept) / US:.1f} s ahead: what was due meanwhile is a misfire")
+            self._log(f"the clock went {(step + slept) / US:.1f} s ahead: what was due meanwhile is a misfire", WARNING)
         if step < 0:
-            self._log(f"the clock was set back by {-step / US:.1f} s")
+            self._log(f"the clock was set back by {-step / US:.1f} s", WARNING)
             self.inputs.append(self.keeper.clock_back(now.wall_us))
         noted = False
         share = self.peers.share(sum(fd in self.peers.by_fd for fd, _ in events))
@@ -273,7 +282,7 @@ class Server:
             after = format_duration(self.config.sync_timeout_us)
             self._log(
                 f"the storage at {self.config.data} has not finished a commit for {after} (--sync-timeout): what is on disk is not known,"
-                " so the process ends. What was not acknowledged may have been done; start it anew when the disk answers"
+                " so the process ends. What was not acknowledged may have been done; start it anew when the disk answers", ERROR
             )
             os._exit(EXIT_STORAGE)
 
@@ -310,9 +319,10 @@ class Server:
         before, full = self.was_full, self.keeper.full(now_us)
         self.was_full = full
         if bool(full) != bool(before):
-            self._log(full or "there is room on the storage again: new commands are accepted")
+            self._log(full or "there is room on the storage again: new commands are accepted", ERROR if full else INFO)
         elif bool(self.keeper.storage.exhausted) != self.engine.no_room:
-            self._log(self.keeper.storage.exhausted or "there is a little room on the storage again: runs are started")
+            exhausted = self.keeper.storage.exhausted
+            self._log(exhausted or "there is a little room on the storage again: runs are started", ERROR if exhausted else INFO)
         return full
 
     def _refusal(self, full: str) -> WheelschedError:
@@ -339,6 +349,10 @@ class Server:
                 self.lags[name].add(now.wall_us - instants)
             for lags in effects.start_lags:
                 self.lags["start"].add(lags)
+            self.deaths.add(effects.notices.deaths, effects.notices.died, now.mono_us)
+            self.refusals.add(effects.notices.refusals, effects.notices.refused, now.mono_us)
+        for lines in (self.deaths, self.refusals):
+            lines.look(now.mono_us)
 
     def _tell(self) -> None:
         """Events to those who read them: only durable records are read, so they go out at once."""
@@ -422,7 +436,7 @@ class Server:
     def _pool_events(self, now_us: int) -> None:
         for event in self.pool.poll(now_us):
             if not event.told and (event.status or not self.stopping):
-                self._log(event.text)
+                self._log(event.text, WARNING if event.status else INFO)
             self._lose(event)
             if event.can_not_import:
                 self.exit_code = EXIT_CONFIG
@@ -431,7 +445,7 @@ class Server:
                 self._spawn()
         self._add_started()
         for line in self.pool.starts.lines():
-            self._log(line)
+            self._log(line, WARNING)
 
     def _lose(self, event: Exited) -> None:
         """An executor is gone: what it reported before it died comes first."""
