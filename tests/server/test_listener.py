@@ -28,7 +28,7 @@ def listener(short_tmp):
 @pytest.fixture
 def peers(listener):
     said = []
-    made = Peers(listener, Grants({}), 1, said.append)
+    made = Peers(listener, Grants({}), 1, lambda text, _level=None: said.append(text))
     made.said = said
     made.watch(listener.fileno())
     made.watch(listener.notes)

@@ -205,7 +205,7 @@ def test_a_reload_replaces_what_is_not_there_yet():
 def test_a_reload_where_all_have_ended_meanwhile_says_so():
     engine = SimpleNamespace(sessions={}, retiring=set(), seekers=[], now=SimpleNamespace(wall_us=7))
     log = []
-    reload = Reload(engine, lambda: 2, lambda worker, _: None, log.append)
+    reload = Reload(engine, lambda: 2, lambda worker, _: None, lambda text, _level=None: log.append(text))
     reload.want()
     reload.step([1], stopping=False)
     assert not reload.gone(1, "worn out")
