@@ -174,7 +174,7 @@ def test_a_newcomer_that_does_not_begin_ends_the_reload():
     engine = SimpleNamespace(sessions={1: SimpleNamespace(worker=1, tasks=["v"]), 2: SimpleNamespace(worker=2, tasks=["v"])},
                              retiring=set(), seekers=[], now=SimpleNamespace(wall_us=7))
     log, killed, numbers = [], [], count(3)
-    reload = Reload(engine, lambda: next(numbers), lambda worker, _: killed.append(worker), log.append)
+    reload = Reload(engine, lambda: next(numbers), lambda worker, _: killed.append(worker), lambda text, _level=None: log.append(text))
     reload.want()
     reload.step([1, 2], stopping=False)
     reload.step([1, 2, 3], stopping=False)
@@ -193,7 +193,7 @@ def test_a_reload_replaces_what_is_not_there_yet():
     """One that waits for its back-off asks for nothing, so it can't be told to stop."""
     engine = SimpleNamespace(sessions={}, retiring=set(), seekers=[], now=SimpleNamespace(wall_us=7), state=SimpleNamespace(workers={}))
     killed, log = [], []
-    reload = Reload(engine, lambda: 2, lambda worker, _: killed.append(worker), log.append)
+    reload = Reload(engine, lambda: 2, lambda worker, _: killed.append(worker), lambda text, _level=None: log.append(text))
     reload.want()
     reload.step([1], stopping=False)
     engine.sessions[2] = SimpleNamespace(worker=2, tasks=["v"])

@@ -380,7 +380,7 @@ class Supervisor:
             tokens = np.frombuffer(sent.args["token"], np.int64).tolist()
             slot.held |= {token: sent.args["id"][16 * i : 16 * i + 16] for i, token in enumerate(tokens)}
         if alive:
-            self._misused(slot, f"the server refused its {sent.verb}: {error.message}", WARNING)
+            self._misused(slot, f"the server refused its {sent.verb}: {error.message}")
         else:
             self.say(f"executor {slot.number}: the server refused its {sent.verb}: {error.message}", WARNING)
 
