@@ -26,7 +26,7 @@ def server(short_tmp):
 @pytest.fixture
 def full(monkeypatch):
     """20 runs that have ended, in history or about to get there, and 10 open ones."""
-    monkeypatch.setattr("wheelsched.state.history.BLOCKS_MAX", 2)
+    monkeypatch.setattr("wheelsched.state.pages.BLOCKS_MAX", 2)
     monkeypatch.setattr("wheelsched.engine.housekeeping.FOLD_ROWS", 3)
     b = Bench()
     b.hello(tasks=["t", "u"])

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.rigs.places import TESTS
+from wheelsched.model import columns
 from wheelsched.model.errors import CorruptJournalError
 from wheelsched.model.nouns import TRANSITIONS, Event, RunState
 from wheelsched.reads import event_kinds
@@ -24,61 +25,6 @@ from wheelsched.state.reused_rows import Trail
 
 GOLDEN = TESTS / "golden" / "records_v4.bin"
 OLDER = {"records_v1.bin": 18, "records_v2.bin": 31, "records_v3.bin": 38}  # how many kinds the versions before had
-RANGES = {"u1": (0, 2**8 - 1), "<u2": (0, 2**16 - 1), "<u4": (0, 2**32 - 1), "<i8": (-(2**63), 2**63 - 1), "<u8": (0, 2**64 - 1)}
-DTYPES = st.sampled_from(sorted(RANGES))
-
-
-@st.composite
-def columns(draw):
-    """Arrays of each type: constant, close together, far apart, in steps that may overflow."""
-    dtype = draw(DTYPES)
-    low, high = RANGES[dtype]
-    number = st.integers(low, high)
-    kind = draw(st.sampled_from(["any", "constant", "near", "steps"]))
-    if kind == "any":
-        values = draw(st.lists(number, max_size=50))
-    elif kind == "constant":
-        values = [draw(number)] * draw(st.integers(0, 50))
-    elif kind == "near":
-        base, span = draw(number), draw(st.sampled_from([1, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32]))
-        values = draw(st.lists(st.integers(base, min(high, base + span)), max_size=50))
-    else:
-        first, step = draw(number), draw(st.integers(-(2**40), 2**40))
-        values = [v for v in (first + i * step for i in range(draw(st.integers(0, 50)))) if low <= v <= high]
-    return np.array(values, dtype)
-
-
-@given(columns())
-def test_columns_round_trip(values):
-    data = records.encode_column(values)
-    back = records.decode_column(data)
-    assert back.dtype == values.dtype
-    assert back.tolist() == values.tolist()
-    back[:0] = 0  # writable, so that callers may change their copy
-    assert records.encode_column(back) == data
-
-
-@pytest.mark.parametrize(("values", "size"), [
-    (np.full(10_000, 7, "<i8"), 6 + 8),
-    (np.arange(10_000, dtype="<i8") * 1_000_000, 6 + 8 + 8),
-    (np.array([5, 9, 7, 5], "<u4"), 6 + 4 + 1 + 4),
-    (np.array([], "<u8"), 6 + 8),
-])
-def test_columns_are_short(values, size):
-    assert len(records.encode_column(values)) == size
-
-
-@given(st.lists(st.binary(max_size=40), max_size=30))
-def test_blobs_round_trip(values):
-    assert records.decode_blobs(records.encode_blobs(values)) == values
-
-
-@given(st.lists(st.binary(max_size=20), min_size=1, max_size=5), st.binary(min_size=1, max_size=3))
-def test_blobs_of_a_wrong_length_are_refused(values, more):
-    data = records.encode_blobs(values)
-    for wrong in (data + more, data[:-1] if values[-1] else data + b"x"):
-        with pytest.raises(CorruptJournalError):
-            records.decode_blobs(wrong)
 
 
 @given(st.integers(1, 2**64 - 1), st.integers(0, 2**32 - 1), st.binary(max_size=300))
@@ -131,14 +77,15 @@ def bounded(data):
     return read_column(data)
 
 
-read_column = records.decode_column
+read_column = columns.decode_column
 
 
 @given(st.binary(max_size=80))
 def test_rubbish_is_no_column_and_no_record(data):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(records, "decode_column", bounded)
-        for read in (bounded, records.decode_blobs, records.decode):
+        patch.setattr(columns, "decode_column", bounded)
+        for read in (bounded, columns.decode_blobs, records.decode):
             try:
                 read(data)
             except CorruptJournalError:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 
 from ..model.errors import NotFoundError, WheelschedError
 from ..model.nouns import R_co
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from ..model.policies import Overlap
     from ..model.typed import CalendarFields, Duration, Instant, Moment, OverlapWord, QueueSettings, Schedules
     from .apply import Applied
+    from .columns import Columns
     from .put_many import PutResults
     from .requests import Ask
     from .values import JobInfo
@@ -123,6 +124,20 @@ class AsyncListing(Generic[T]):
         pages = self._pages()
         return await self._ask(pages.turn_to(after, limit)), pages.after
 
+    async def columns(self) -> Columns:
+        """As Listing.columns."""
+        from .columns import PackedPages  # noqa: PLC0415 - it loads numpy
+
+        ask = cast("Callable[[Ask[list[Any]]], Awaitable[list[Any]]]", self._ask)
+        pages, parts = PackedPages(self._pages()), []
+        while (question := pages.next_ask()) is not None:
+            parts += await ask(question)
+        return pages.columns(parts)
+
+    async def to_pandas(self) -> Any:
+        """As Listing.to_pandas."""
+        return (await self.columns()).to_pandas()
+
 
 class AsyncClient(AsyncRunCalls, AsyncJobVerbs, AsyncEventVerbs, AsyncDeadVerbs, AsyncLogVerbs):
     """The client of a server on this machine, for asyncio. Arguments as Client's; every method is as Client's."""
@@ -183,11 +198,23 @@ class AsyncClient(AsyncRunCalls, AsyncJobVerbs, AsyncEventVerbs, AsyncDeadVerbs,
         """As Client.get."""
         return await self._do(self._verbs.get(name), timeout)
 
+    @overload
     def jobs(
-        self, match: str | None = None, state: str | None = None, limit: int | None = None, *, timeout: Duration | None = None
-    ) -> AsyncListing[JobInfo]:
+        self, match: str | None = ..., state: str | None = ..., limit: int | None = ..., *, columns: Literal[False] = ...,
+        timeout: Duration | None = ...,
+    ) -> AsyncListing[JobInfo]: ...
+    @overload
+    def jobs(
+        self, match: str | None = ..., state: str | None = ..., limit: int | None = ..., *, columns: Literal[True],
+        timeout: Duration | None = ...,
+    ) -> Awaitable[Columns]: ...
+    def jobs(
+        self, match: str | None = None, state: str | None = None, limit: int | None = None, *, columns: bool = False,
+        timeout: Duration | None = None,
+    ) -> AsyncListing[JobInfo] | Awaitable[Columns]:
         """As Client.jobs."""
-        return self._listing(self._verbs.jobs(match, state, limit), timeout)
+        listing = self._listing(self._verbs.jobs(match, state, limit), timeout)
+        return listing.columns() if columns else listing
 
     async def next(self, name: str, n: int = 1, *, timeout: Duration | None = None) -> list[datetime]:
         """As Client.next."""
@@ -222,6 +249,18 @@ class AsyncClient(AsyncRunCalls, AsyncJobVerbs, AsyncEventVerbs, AsyncDeadVerbs,
             return await self.run(run_id)
         return run if run.known else await self.run(run_id)
 
+    @overload
+    def runs(
+        self, job: str | None = ..., state: str | None = ..., since: Moment | None = ..., until: Moment | None = ..., *,
+        task: str | None = ..., queue: str | None = ..., namespace: str | None = ..., skipped: bool = ..., late: bool = ...,
+        newest: bool = ..., limit: int | None = ..., columns: Literal[False] = ..., timeout: Duration | None = ...,
+    ) -> AsyncListing[AsyncRun]: ...
+    @overload
+    def runs(
+        self, job: str | None = ..., state: str | None = ..., since: Moment | None = ..., until: Moment | None = ..., *,
+        task: str | None = ..., queue: str | None = ..., namespace: str | None = ..., skipped: bool = ..., late: bool = ...,
+        newest: bool = ..., limit: int | None = ..., columns: Literal[True], timeout: Duration | None = ...,
+    ) -> Awaitable[Columns]: ...
     def runs(
         self,
         job: str | None = None,
@@ -236,14 +275,16 @@ class AsyncClient(AsyncRunCalls, AsyncJobVerbs, AsyncEventVerbs, AsyncDeadVerbs,
         late: bool = False,
         newest: bool = False,
         limit: int | None = None,
+        columns: bool = False,
         timeout: Duration | None = None,
-    ) -> AsyncListing[AsyncRun]:
+    ) -> AsyncListing[AsyncRun] | Awaitable[Columns]:
         """As Client.runs."""
         pages = self._verbs.runs(
             job, state, **span(since, until, self._now_us), task=task, queue=queue, namespace=namespace, skipped=skipped, late=late,
             newest=newest, limit=limit,
         )
-        return self._listing(pages, timeout)
+        listing = self._listing(pages, timeout)
+        return listing.columns() if columns else listing
 
     async def stats(self, *, timeout: Duration | None = None) -> dict[str, Any]:
         """As Client.stats."""

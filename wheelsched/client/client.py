@@ -19,7 +19,7 @@ import time
 from abc import abstractmethod
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast, overload
 
 from ..model.errors import NotFoundError, WheelschedError
 from ..model.nouns import R_co
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from ..model.policies import Overlap
     from ..model.typed import CalendarFields, Duration, Instant, Moment, OverlapWord, QueueSettings, Schedules
     from .apply import Applied
+    from .columns import Columns
     from .put_many import PutResults
     from .requests import Ask
     from .values import JobInfo
@@ -141,6 +142,20 @@ class Listing(Generic[T]):
         pages = self._pages()
         return self._ask(pages.turn_to(after, limit)), pages.after
 
+    def columns(self) -> Columns:
+        """All of a listing of runs or jobs as numpy arrays by name: tens of times faster than its rows. See `Columns`."""
+        from .columns import PackedPages  # noqa: PLC0415 - it loads numpy
+
+        ask = cast("Callable[[Ask[list[Any]]], list[Any]]", self._ask)
+        pages, parts = PackedPages(self._pages()), []
+        while (question := pages.next_ask()) is not None:
+            parts += ask(question)
+        return pages.columns(parts)
+
+    def to_pandas(self) -> Any:
+        """The same as a DataFrame. FailedPreconditionError without pandas."""
+        return self.columns().to_pandas()
+
 
 class BaseClient(RunCalls, JobVerbs, EventVerbs, DeadVerbs, LogVerbs):
     """Every verb of a client; how a question reaches a server is left to `_do`."""
@@ -199,11 +214,26 @@ class BaseClient(RunCalls, JobVerbs, EventVerbs, DeadVerbs, LogVerbs):
         """A job. NotFoundError."""
         return self._do(self._verbs.get(name), timeout)
 
+    @overload
     def jobs(
-        self, match: str | None = None, state: str | None = None, limit: int | None = None, *, timeout: Duration | None = None
-    ) -> Listing[JobInfo]:
-        """Jobs whose name matches the glob, in any state or in one. `limit`: how many in all; None is all."""
-        return self._listing(self._verbs.jobs(match, state, limit), timeout)
+        self, match: str | None = ..., state: str | None = ..., limit: int | None = ..., *, columns: Literal[False] = ...,
+        timeout: Duration | None = ...,
+    ) -> Listing[JobInfo]: ...
+    @overload
+    def jobs(
+        self, match: str | None = ..., state: str | None = ..., limit: int | None = ..., *, columns: Literal[True],
+        timeout: Duration | None = ...,
+    ) -> Columns: ...
+    def jobs(
+        self, match: str | None = None, state: str | None = None, limit: int | None = None, *, columns: bool = False,
+        timeout: Duration | None = None,
+    ) -> Listing[JobInfo] | Columns:
+        """Jobs whose name matches the glob, in any state or in one. `limit`: how many in all; None is all.
+
+        `columns`: all of them at once, as numpy arrays by name (see `Columns`).
+        """
+        listing = self._listing(self._verbs.jobs(match, state, limit), timeout)
+        return listing.columns() if columns else listing
 
     def next(self, name: str, n: int = 1, *, timeout: Duration | None = None) -> list[datetime]:
         """Up to n coming nominal times of a job, in UTC. NotFoundError."""
@@ -240,6 +270,18 @@ class BaseClient(RunCalls, JobVerbs, EventVerbs, DeadVerbs, LogVerbs):
             return self.run(run_id)
         return run if run.known else self.run(run_id)
 
+    @overload
+    def runs(
+        self, job: str | None = ..., state: str | None = ..., since: Moment | None = ..., until: Moment | None = ..., *,
+        task: str | None = ..., queue: str | None = ..., namespace: str | None = ..., skipped: bool = ..., late: bool = ...,
+        newest: bool = ..., limit: int | None = ..., columns: Literal[False] = ..., timeout: Duration | None = ...,
+    ) -> Listing[Run]: ...
+    @overload
+    def runs(
+        self, job: str | None = ..., state: str | None = ..., since: Moment | None = ..., until: Moment | None = ..., *,
+        task: str | None = ..., queue: str | None = ..., namespace: str | None = ..., skipped: bool = ..., late: bool = ...,
+        newest: bool = ..., limit: int | None = ..., columns: Literal[True], timeout: Duration | None = ...,
+    ) -> Columns: ...
     def runs(
         self,
         job: str | None = None,
@@ -254,18 +296,21 @@ class BaseClient(RunCalls, JobVerbs, EventVerbs, DeadVerbs, LogVerbs):
         late: bool = False,
         newest: bool = False,
         limit: int | None = None,
+        columns: bool = False,
         timeout: Duration | None = None,
-    ) -> Listing[Run]:
+    ) -> Listing[Run] | Columns:
         """Runs, oldest first, or with `newest` those first: of a job or a glob of names, in a state, nominal times from `since` to `until`,
         of a task, a queue, a namespace.
 
         `skipped`: with the occurrences that made no run. `late`: only the runs that are marked late (see `late_after` of put).
+        `columns`: all of them at once, as numpy arrays by name (see `Columns`).
         """
         pages = self._verbs.runs(
             job, state, **span(since, until, self._now_us), task=task, queue=queue, namespace=namespace, skipped=skipped, late=late,
             newest=newest, limit=limit,
         )
-        return self._listing(pages, timeout)
+        listing = self._listing(pages, timeout)
+        return listing.columns() if columns else listing
 
     def stats(self, *, timeout: Duration | None = None) -> dict[str, Any]:
         """Counters, lag percentiles, workers, queues, tasks nobody serves."""

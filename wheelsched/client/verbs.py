@@ -178,8 +178,9 @@ class Pages(Generic[T]):
 
     def __init__(self, verb: str, args: dict[str, Any], limit: int | None, make: Callable[[dict[str, Any]], T]) -> None:
         self.verb = verb
-        self._args = args
-        self._left = limit
+        self.args = args
+        self.left = limit  # rows that are still wanted; None: all
+        self.size = PAGE  # rows to ask for at a time
         self._make = make
         self._after: Any = None
         self._ended = False
@@ -194,27 +195,33 @@ class Pages(Generic[T]):
         total = checked_limit(limit)
         if not total:
             raise InvalidArgumentError("limit: a whole number from 1 on is wanted")
-        self._after, self._left = after, total
-        return Ask(self.verb, {**self._args, "after": after, "limit": min(PAGE, total)}, self._read)
+        self._after, self.left = after, total
+        return Ask(self.verb, {**self.args, "after": after, "limit": min(self.size, total)}, self._read)
 
     def next_ask(self) -> Ask[list[T]] | None:
         """The question for the next page, or None after the last."""
-        if self._ended or self._left == 0:
+        if self._ended or self.left == 0:
             return None
-        limit = PAGE if self._left is None else min(PAGE, self._left)
-        return Ask(self.verb, {**self._args, "after": self._after, "limit": limit}, self._read)
+        limit = self.size if self.left is None else min(self.size, self.left)
+        return Ask(self.verb, {**self.args, "after": self._after, "limit": limit}, self._read)
 
     def _read(self, result: Any) -> list[T]:
-        columns = field_of(result, "columns", dict)
+        rows = self._rows(result)
         after = result.get("after")
-        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         if after is not None and after == self._after:
             raise InternalError(f"the server's listing of {self.verb} doesn't move on")
         self._after, self._ended = after, after is None
-        if self._left is not None:
-            rows = rows[: self._left]
-            self._left -= len(rows)
+        if self.left is not None:
+            rows = rows[: self.left]
+            self.left = max(0, self.left - self._count(rows))
         return [self._make(row) for row in rows]
+
+    def _rows(self, result: Any) -> list[dict[str, Any]]:
+        columns = field_of(result, "columns", dict)
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    def _count(self, rows: list[dict[str, Any]]) -> int:
+        return len(rows)
 
 
 class Verbs(Generic[R]):

@@ -15,6 +15,7 @@ BYTES_A_US: Final = 500  # that are decoded
 _JOB_US: Final = 5  # a job of a bulk
 _RUN_US: Final = 5  # a run of a bulk
 _ROW_US: Final = 8  # a row of a listing
+_PACKED_US: Final = 2_000  # a page in columns: mostly bytes that are there already
 _PAGE_ROWS: Final = 250  # of a listing that doesn't say how many
 _BASE_US: Final = 100  # of any request
 _PUT_US: Final = 300  # of one that is recorded
@@ -37,6 +38,8 @@ def _rows(args: dict[str, Any]) -> int:
 
 
 def _listing(args: dict[str, Any]) -> int:
+    if args.get("packed"):
+        return _PACKED_US
     return _ROW_US * _rows(args) + _BASE_US
 
 

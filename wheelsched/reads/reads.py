@@ -8,6 +8,7 @@ import numpy as np
 
 from ..engine.decided import any_known, first_open, known
 from ..engine.served import any_ready, served
+from ..model.columns import encode_blobs, encode_column
 from ..model.errors import InvalidArgumentError
 from ..model.globs import glob, names_a_turn
 from ..model.nouns import (
@@ -18,7 +19,7 @@ from ..model.nouns import (
     display_name,
 )
 from ..protocol.definition import SERVER_KEYS
-from ..state.readable import LOOKED_AT_MAX, page_of, text_argument
+from ..state.readable import LOOKED_AT_MAX, TOLD_MAX, page_of, text_argument
 from ..tables._runs import DEAD_LETTERS
 
 if TYPE_CHECKING:
@@ -40,15 +41,9 @@ def job(core: Core, row: int) -> dict[str, Any]:
 
 
 def jobs(core: Core, rows: NDArray[np.uint32]) -> dict[str, list[Any]]:
-    """Jobs as the wire shows them, in columns. A next time that a calendar excludes is none: no other is in sight."""
+    """Jobs as the wire shows them, in columns."""
     state, numbers = core.state, rows.tolist()
     f = state.jobs.gather(rows)
-    following = f["next_us"].copy()
-    if any_known(core):  # skipped or moved by a person, or decided before the clock went back
-        for i in np.flatnonzero((following < NEVER) & known(core, rows, following)).tolist():
-            following[i] = first_open(core, numbers[i], int(f["spec"][i]), int(f["param_us"][i]), int(following[i]))
-    none = (following == NEVER) | core.specs.excluded(np.ascontiguousarray(f["spec"]), following)
-    none |= f["fired"] >= core.specs.max_runs[f["spec"]]
     spec = f["spec"].tolist()
     shared = {n: _shared(core, state.specs[n]) for n in set(spec)}
     payload = [state.jobs.payload(row) for row in numbers]
@@ -61,11 +56,38 @@ def jobs(core: Core, rows: NDArray[np.uint32]) -> dict[str, list[Any]]:
         "spec": [shared[n][0] for n in spec], "param_us": f["param_us"].tolist(), "payload": payload, "version": f["version"].tolist(),
         "note": [pauses.get(row) or notes.get(row, "") for row in numbers],  # why it is paused, as long as it is
         "pause_note": [pauses.get(row, "") for row in numbers],
-        "next_us": [None if no else us for us, no in zip(following.tolist(), none.tolist(), strict=True)],
+        "next_us": [None if us == NEVER else us for us in _following(core, rows, f).tolist()],
         "cursor_us": [None if us < 0 else us for us in f["cursor_us"].tolist()],
         "active": (f["active"].astype(np.int64) + f["waiting"]).tolist(), "created_us": f["created_us"].tolist(),
         "updated_us": f["updated_us"].tolist(),
     }
+
+
+def packed_jobs(core: Core, rows: NDArray[np.uint32]) -> dict[str, Any]:
+    """Jobs in columns, for who reads many: {n, columns {name: column}, names (column), spec (column: places in the next two), tasks,
+    queues}. Columns are `model.columns`.
+    """
+    f = core.state.jobs.gather(rows)
+    specs, spec = np.unique(f["spec"], return_inverse=True)
+    wires = [core.state.specs[n] for n in specs.tolist()]
+    columns = {name: np.ascontiguousarray(f[name]) for name in ("state", "cursor_us", "version", "created_us", "updated_us")}
+    columns |= {"next_us": _following(core, rows, f), "active": (f["active"].astype(np.uint32) + f["waiting"]).astype(np.uint32)}
+    return {
+        "n": len(rows), "columns": {name: encode_column(column) for name, column in columns.items()},
+        "names": encode_blobs(core.state.jobs.names(rows)), "spec": encode_column(spec.astype("<u4")),
+        "tasks": [w["task"] for w in wires], "queues": [w["queue"] for w in wires],
+    }
+
+
+def _following(core: Core, rows: NDArray[np.uint32], f: Any) -> NDArray[np.int64]:
+    """Next times; NEVER for none, and where a calendar excludes it, since no other is in sight."""
+    following: NDArray[np.int64] = f["next_us"].copy()
+    if any_known(core):  # skipped or moved by a person, or decided before the clock went back
+        for i in np.flatnonzero((following < NEVER) & known(core, rows, following)).tolist():
+            following[i] = first_open(core, int(rows[i]), int(f["spec"][i]), int(f["param_us"][i]), int(following[i]))
+    none = core.specs.excluded(np.ascontiguousarray(f["spec"]), following) | (f["fired"] >= core.specs.max_runs[f["spec"]])
+    following[none] = NEVER
+    return following
 
 
 def _shared(core: Core, wire: dict[str, Any]) -> tuple[dict[str, Any], bool]:
@@ -85,7 +107,8 @@ def jobs_page(core: Core, args: dict[str, Any]) -> dict[str, Any]:
             number = JobState[str(wanted).upper()]
         except KeyError:
             raise InvalidArgumentError(f"state: {wanted!r} is not one of active, paused, finished, deleted") from None
-    start, limit = page_of(args)
+    packed = bool(args.get("packed"))
+    start, limit = page_of(args, LOOKED_AT_MAX if packed else TOLD_MAX)
     fits = None if match is None else glob(match)
     picked: list[int] = []
     room = names_a_turn(match, LOOKED_AT_MAX)
@@ -103,8 +126,11 @@ def jobs_page(core: Core, args: dict[str, Any]) -> dict[str, Any]:
         if not rows or len(picked) == limit:
             break
         start = rows[-1] + 1
-    found = jobs(core, np.array(picked, np.uint32)) if picked else {}
-    return {"columns": found, "after": picked[-1] + 1 if len(picked) == limit else start if rows else None}
+    after = picked[-1] + 1 if len(picked) == limit else start if rows else None
+    found = np.array(picked, np.uint32)
+    if packed:
+        return {"parts": [packed_jobs(core, found)] if picked else [], "after": after}
+    return {"columns": jobs(core, found) if picked else {}, "after": after}
 
 
 def counts(core: Core) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from ..journal.memory import LAST, Batch
 from ..model.errors import InvalidArgumentError, NotFoundError
 from ..model.nouns import NEVER, US
 from ..state import history, readable
-from ..state.history import Block, made_us, of_runs, opener, runs_page
+from ..state.history import Block, made_us, of_runs, opener
+from ..state.pages import PACKED_MAX, runs_page
 from ..tables._runs import NO_ROW
 from ..verbs.runs import parse_run_id
 from .storage import Storage
@@ -222,7 +223,7 @@ class Keeper:
     def runs_page(self, state: State, args: dict[str, Any], running: Live) -> dict[str, Any]:
         """A page of runs."""
         limit = args.get("limit")
-        limit = readable.TOLD_MAX if limit is None else limit
+        limit = PACKED_MAX if limit is None else limit
         after = args.get("after")
         if not isinstance(limit, int) or limit < 1:
             raise InvalidArgumentError("limit: a whole number from 1 on is wanted")
@@ -231,7 +232,8 @@ class Keeper:
             and (after[0] < 0) == (len(after) == 3)
         ):
             raise InvalidArgumentError("after: the position from the page before is wanted")
-        return runs_page(state, self.blocks, args, running, min(limit, readable.TOLD_MAX), self._opened)
+        most = PACKED_MAX if args.get("packed") else readable.TOLD_MAX
+        return runs_page(state, self.blocks, args, running, min(limit, most), self._opened)
 
     def run(self, state: State, args: dict[str, Any], running: Live) -> dict[str, Any]:
         """One run, from the table or from history."""

@@ -9,7 +9,7 @@ from ..reads import reads, waiting
 from ..reads.events import Pager, Wanted
 from ..reads.forecast import forecast_now
 from ..reads.reads import PAGE_MAX
-from ..state import history, readable
+from ..state import history, pages, readable
 from ..verbs import dead
 from ..verbs.runs import parse_run_id
 
@@ -35,7 +35,7 @@ def look_up(engine: Engine, journal: MemoryJournal, verb: str, args: dict[str, A
     if verb == "events":
         return _events(engine, journal, args)
     if verb == "runs":
-        return history.runs_page(state, journal.history_blocks, args, running, min(args.get("limit") or PAGE_MAX, PAGE_MAX))
+        return pages.runs_page(state, journal.history_blocks, args, running, min(args.get("limit") or PAGE_MAX, PAGE_MAX))
     return waiting.told(engine, _run(engine, journal, parse_run_id(args.get("id")), running))
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack
 import numpy as np
 
+from ..model.columns import decode_column, encode_column
 from ..model.errors import CorruptJournalError
-from .records import decode_column, encode_column
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -19,13 +19,13 @@ import msgpack
 import numpy as np
 
 from ..model import plain
+from ..model.columns import decode_blobs, decode_column, encode_blobs, encode_column
 from ..model.errors import CorruptJournalError, InvalidArgumentError
 from ..model.ids import job_key
-from ..model.nouns import MS, NEVER, Disposition, RunState, Trigger, parse_job_name
+from ..model.nouns import MS, Disposition, RunState, Trigger, parse_job_name
 from . import changelog
 from .past import unpack_past
-from .readable import RunFilter, as_columns, run_fields, runs, select_runs
-from .records import decode_blobs, decode_column, encode_blobs, encode_column
+from .readable import RunFilter, run_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,17 +33,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .bygone import Spans
-    from .live import Live
     from .state import State
 
 VERSION: Final = 3
 READABLE: Final = frozenset({1, 2, 3})  # 1 had no flags, all ids, and plain names; 3 added elapsed_us and before
-ROWS_MAX: Final = 2**32  # of a block
 _OPENED: Final = 4  # blocks that a server keeps read
-BLOCKS_MAX: Final = 4  # that a page of runs looks through; others follow
 _NAMES_LEVEL: Final = 1  # of zlib
-_NUMBER_BITS: Final = 40  # of a position's number: those of creation, and above them the generation
-_GENERATIONS: Final = 2**23 - 1
 _FIELDS: Final = (
     "nominal_us", "created_us", "due_us", "queued_us", "started_us", "ended_us", "token", "worker", "missed", "count",
     "attempt", "state", "outcome", "trigger", "reason", "disposition", "flags", "snoozes",
@@ -196,6 +191,23 @@ class Block:
         """For each row, the place of its job's name in `names`."""
         return decode_column(self._block["job"])
 
+    def specs(self) -> NDArray[Any]:
+        """For each row, the place of its definition in `definitions`."""
+        return decode_column(self._block["spec"])
+
+    def definitions(self) -> tuple[list[str], list[str]]:
+        """(tasks, queues)."""
+        return self._block["tasks"], self._block["queues"]
+
+    def whole(self, fields: tuple[str, ...]) -> dict[str, Any]:
+        """All rows as they are stored: see `packed`."""
+        stored, names = self._block["columns"], self._block["names"]
+        return {
+            "columns": {name: stored[name] if name in stored else encode_column(self[name]) for name in fields},
+            "job": self._block["job"], "spec": self._block["spec"], "tasks": self._block["tasks"], "queues": self._block["queues"],
+            "names": names if self.version == 1 else zlib.decompress(names),
+        }
+
     def past(self, row: int) -> bytes:
         """The kept attempts of a row."""
         return self._joined("history", [row])[0]
@@ -324,99 +336,4 @@ def opener() -> Opened:
     return lru_cache(_OPENED)(Block)
 
 
-def runs_page(
-    state: State, blocks: Callable[..., Iterator[tuple[int, bytes]]], args: dict[str, Any], running: Live, limit: int,
-    opened: Opened = Block,
-) -> dict[str, Any]:
-    """A page of runs, oldest first: history, then the table; with `newest` from the other end. `blocks` takes a journal's arguments,
-    `opened` reads a block.
-
-    A position is [block, row] inside history, [-1, created_us, number] inside the table: of the next row of history and the last run of
-    the table that was looked at, in both orders of the last one; the number is of its creation, with the server's generation. A run
-    that goes to history between two pages may come twice when the newest are first.
-    """
-    wanted = RunFilter(args)
-    wanted.steps = state.meta.steps
-    found, position = (_newest if wanted.newest else _oldest)(state, blocks, wanted, args.get("after"), running, limit, opened)
-    return {"columns": as_columns(found), "after": position}
-
-
-def _oldest(
-    state: State, blocks: Callable[..., Iterator[tuple[int, bytes]]], wanted: RunFilter, after: Any, running: Live, limit: int,
-    opened: Opened,
-) -> tuple[list[dict[str, Any]], list[int] | None]:
-    found: list[dict[str, Any]] = []
-    if after is None or after[0] >= 0:
-        for looked_at, (number, data) in enumerate(of_runs(blocks(0 if after is None else after[0]))):
-            if looked_at == BLOCKS_MAX:
-                return found, [number, 0]
-            block = opened(data)
-            start = after[1] if after is not None and number == after[0] else 0
-            chosen = block.select(wanted)
-            picked = chosen[chosen >= start][: limit - len(found)].tolist()
-            found += block.rows(picked)
-            if len(found) == limit:
-                return found, [number, picked[-1] + 1]
-        after = None
-    return _of_table(state, wanted, after, running, limit, found)
-
-
-def _newest(
-    state: State, blocks: Callable[..., Iterator[tuple[int, bytes]]], wanted: RunFilter, after: Any, running: Live, limit: int,
-    opened: Opened,
-) -> tuple[list[dict[str, Any]], list[int] | None]:
-    found: list[dict[str, Any]] = []
-    if after is None or after[0] < 0:
-        found, position = _of_table(state, wanted, after, running, limit, found)
-        if position is not None:
-            return found, position
-        after = None
-    above = blocks(reverse=True) if after is None else blocks(reverse=True, last=after[0])
-    for looked_at, (number, data) in enumerate(of_runs(above)):
-        if looked_at == BLOCKS_MAX:
-            return found, [number, ROWS_MAX]
-        block = opened(data)
-        end = after[1] if after is not None and number == after[0] else ROWS_MAX
-        chosen = block.select(wanted)
-        picked = chosen[chosen < end][::-1][: limit - len(found)].tolist()
-        found += block.rows(picked)
-        if len(found) == limit:
-            return found, [number, picked[-1]]
-    return found, None
-
-
-def _of_table(state: State, wanted: RunFilter, after: Any, running: Live, limit: int, found: list[dict[str, Any]]
-              ) -> tuple[list[dict[str, Any]], list[int] | None]:
-    """`found` with what the table has behind a position in it, None for its begin; and the position, None at its end. A bound of runs is
-    looked at, so a page may be short and not the last.
-    """
-    order, newest = state.created, wanted.newest
-    start = (order.next if newest else -1) if after is None else _number(state, after, newest=newest)
-    rows, numbers, last = (order.before if newest else order.after)(start, wanted.looked_at)
-    places = select_runs(state, rows, wanted)
-    room = limit - len(found)
-    if len(places) >= room:
-        places = places[:room]
-        last = int(numbers[places[-1]])
-    found += runs(state, np.ascontiguousarray(rows[places]), running)
-    if last is None:
-        return found, None
-    end = rows[np.flatnonzero(numbers == last)]
-    made = int(state.runs.gather(end)["created_us"][0]) if len(end) else after[1] if after is not None else NEVER if newest else 0
-    return found, [-1, made, (state.meta.generation & _GENERATIONS) << _NUMBER_BITS | last]
-
-
-def _number(state: State, after: Any, *, newest: bool) -> int:
-    """The number behind which a page begins. A restart numbers the runs anew: then what was made in the position's instant comes again."""
-    at, number = after[1:]
-    if number >> _NUMBER_BITS == state.meta.generation & _GENERATIONS:
-        return int(number & (1 << _NUMBER_BITS) - 1)
-    rows, numbers = state.created.rows()
-    made = state.runs.gather(rows)["created_us"] if len(rows) else np.empty(0, np.int64)
-    further = np.flatnonzero(made <= at if newest else made >= at)
-    if not len(further):
-        return -1 if newest else state.created.next
-    return int(numbers[further[-1]]) + 1 if newest else int(numbers[further[0]]) - 1
-
-
-__all__ = ["Block", "Opened", "Past", "and_more", "dropped", "look_for", "made_us", "of_runs", "opener", "pack", "runs_page"]
+__all__ = ["Block", "Opened", "Past", "and_more", "dropped", "look_for", "made_us", "of_runs", "opener", "pack"]

@@ -125,14 +125,14 @@ def text_argument(args: dict[str, Any], name: str) -> str | None:
     return value
 
 
-def page_of(args: dict[str, Any]) -> tuple[int, int]:
+def page_of(args: dict[str, Any], most: int = TOLD_MAX) -> tuple[int, int]:
     """Where a page begins, and how many rows it has at most. InvalidArgumentError."""
     start, limit = args.get("after"), args.get("limit")
     start = 0 if start is None else start
-    limit = TOLD_MAX if limit is None else limit
+    limit = most if limit is None else limit
     if not isinstance(start, int) or isinstance(start, bool) or not 0 <= start < POSITION_MAX or not isinstance(limit, int) or limit < 1:
         raise InvalidArgumentError("after is a position from the page before, limit a whole number from 1 on")
-    return start, min(limit, TOLD_MAX)
+    return start, min(limit, most)
 POSITION_MAX: Final = 2**63
 
 

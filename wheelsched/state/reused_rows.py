@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from .records import decode_column, encode_column
+from ..model.columns import decode_column, encode_column
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
