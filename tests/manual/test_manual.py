@@ -73,13 +73,13 @@ def anchors(text):
 
 @SOURCES
 def test_every_link_leads_somewhere(path):
-    text = path.read_text(encoding="utf-8")
+    text = re.sub(r"`[^`\n]+`", "", path.read_text(encoding="utf-8"))  # what stands in a code span is no link
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
         target, _, anchor = link.partition("#")
         found = path.parent / target if target else path
         assert found.is_file(), link
         assert not anchor or anchor in anchors(found.read_text(encoding="utf-8")), link
-    for topic in re.findall(r"wheelsched manual ([a-z-]+)", text):
+    for topic in re.findall(r"wheelsched manual ([a-z-]+)", path.read_text(encoding="utf-8")):
         assert topic in TOPICS
 
 
