@@ -129,7 +129,8 @@ def _of_runs(part: dict[str, Any], names: _Names) -> dict[str, NDArray[Any]]:
         "created_us": f["created_us"], "queued_us": _instants(f["queued_us"], f["queued_us"] == 0), "started_us": started,
         "ended_us": _instants(f["ended_us"], f["ended_us"] == 0), "next_us": _instants(f["due_us"], ~waits),
         "until_us": _instants(f["due_us"], ~skipped), "attempt": _counts(f["attempt"]), "worker": _counts(f["worker"]),
-        "missed": _counts(f["missed"]), "count": _counts(np.where(skipped, f["count"], 0)), "snoozed": _counts(f["snoozes"]), "late": f["flags"] & RunFlag.LATE > 0,
+        "missed": _counts(f["missed"]), "count": _counts(np.where(skipped, f["count"], 0)), "snoozed": _counts(f["snoozes"]),
+        "late": f["flags"] & RunFlag.LATE > 0,
     }
     return _of_one_length(out, n)
 
