@@ -159,6 +159,7 @@ def test_n_b4_columns_are_cut_and_then_left_out(room, want):
     assert fitted(heads, [10, 6, 30], room) == want
 
 
+@pytest.mark.slow
 def test_n_b4_tables_fit_the_terminal_and_are_whole_elsewhere(serving):
     server = serving()
     ws = server.client()

@@ -195,6 +195,7 @@ LINES = st.one_of(st.tuples(KEYS, VALUES).map(lambda p: f"{p[0]} = {p[1]}"), st.
                   st.just("# c"), st.text(max_size=10))
 
 
+@pytest.mark.slow
 @given(st.lists(LINES, max_size=12).map("\n".join))
 def test_any_text_gives_jobs_or_faults(text):
     found = read(text)

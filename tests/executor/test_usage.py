@@ -9,6 +9,8 @@ import sys
 import time
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from wheelsched import Call, Command, Retry
 from wheelsched.process.usage import Meter
 
@@ -89,6 +91,7 @@ def test_children_count_with_those_that_waited_for_them():
     assert meter.take(meter._at_ns)["max_rss"] < most * MIB
 
 
+@pytest.mark.slow
 def test_attempts_show_what_they_used(serving, short_tmp):
     (short_tmp / "usage_tasks.py").write_text(TASKS)
     server = serving("--tasks", "usage_tasks", "--allow-commands")

@@ -114,6 +114,7 @@ def test_t6_who_takes_the_reserve_is_named(disk, small):
     ws.pause("a")
 
 
+@pytest.mark.slow
 def test_f4_a_start_on_a_full_disk_gives_up_the_reserve_first(disk, small):
     data = disk(40)
     server = small(8 * MIB, workers=1)
@@ -137,7 +138,7 @@ def test_f4_a_start_on_a_full_disk_gives_up_the_reserve_first(disk, small):
     assert server.end() == 0
 
 
-@pytest.mark.parametrize("mib", [2, 16, pytest.param(64, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mib", [2, pytest.param(16, marks=pytest.mark.slow), pytest.param(64, marks=pytest.mark.slow)])
 def test_t6_a_full_map_ends_no_server_and_it_starts_again(small, mib):
     server = small(2 * MIB, map_size=mib * MIB)
     ws = server.client()

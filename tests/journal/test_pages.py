@@ -82,6 +82,7 @@ def test_t7_every_flipped_bit_of_the_free_list_is_seen_or_harmless(victim):
     assert seen > 10, (seen, harmless)
 
 
+@pytest.mark.slow
 def test_t7_a_start_refuses_it_and_changes_nothing(victim, tmp_path):
     """Also a page that is in range, that is there once, and that is no root: only a look at all pages in use can tell."""
     raw = victim.read_bytes()

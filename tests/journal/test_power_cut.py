@@ -23,6 +23,7 @@ def shim(tmp_path_factory):
     return built
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("images", [20, pytest.param(150, marks=pytest.mark.nightly)])
 def test_t2_every_image_of_a_power_cut_early_in_its_life_starts(short_tmp, shim, images):
     found = powercut.run_apart(short_tmp, shim, images, 1)

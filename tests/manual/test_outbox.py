@@ -144,6 +144,7 @@ while relay(db, Dying(sys.argv[1]), limit=3):
 """
 
 
+@pytest.mark.slow
 def test_a_relay_and_a_server_that_are_killed(shop, recipe, serving):
     for item in range(5):
         shop["order"](shop["db"], item)

@@ -167,6 +167,7 @@ def test_brute_force():
                 asked += compare(window, text, rule, rng)
 
 
+@pytest.mark.slow
 def test_next_and_prev_are_inverse_and_monotone():
     rng = random.Random(SEED + 1)
     names = brute.zone_names()

@@ -98,6 +98,7 @@ def member_times(member, w, anchor):
     return times
 
 
+@pytest.mark.slow
 def test_union_is_the_union_of_its_members():
     rng = random.Random(SEED)
     print("seed", SEED)
@@ -388,6 +389,7 @@ def test_dropped_wall_times():
     assert seen == {"dst_gap", "dst_overlap"}
 
 
+@pytest.mark.slow
 def test_dropped_of_a_union():
     rng = random.Random(SEED + 3)
     print("seed", SEED)

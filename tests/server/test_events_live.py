@@ -121,6 +121,7 @@ def test_async_and_command_line(serving):
     assert (refused.returncode, "fits none of" in err) == (2, True)
 
 
+@pytest.mark.slow
 def test_many_readers_that_do_not_read_cost_nothing_and_waits_end(serving):
     server = serving(workers=1)
     ws = server.client()
@@ -134,6 +135,7 @@ def test_many_readers_that_do_not_read_cost_nothing_and_waits_end(serving):
         client.close()
 
 
+@pytest.mark.slow
 def test_a_record_of_many_rows_is_paged(serving):
     server = serving(workers=2)
     ws = server.client()

@@ -108,6 +108,7 @@ def test_a_second_sigterm_stops_at_once(serving):
     assert run.state in ("retry_wait", "queued")
 
 
+@pytest.mark.slow
 def test_a_drain_ends_when_its_time_is_over(serving):
     """Its time is 30 s without the option, and the wait here is shorter."""
     server = serving("--drain", "200ms")

@@ -49,6 +49,7 @@ def read(port, path="/"):
             return e.code, e.read().decode()
 
 
+@pytest.mark.slow
 def test_beside_a_server_that_comes_and_goes(serving, dashboard, short_tmp):
     port = dashboard(short_tmp / "s")
     status, page = read(port)
@@ -73,6 +74,7 @@ def test_beside_a_server_that_comes_and_goes(serving, dashboard, short_tmp):
     assert read(port, "/jobs")[0] == 503
 
 
+@pytest.mark.slow
 def test_half_a_request_and_long_headers(dashboard, short_tmp):
     port = dashboard(short_tmp / "none")
     with socket.create_connection(("127.0.0.1", port)) as slow, socket.create_connection(("127.0.0.1", port)) as long:
