@@ -61,7 +61,7 @@ _DEFAULT_KEYS: Final = (*POLICIES, *_ZONE, *_OWN)
 _TOP: Final = ("defaults", "jobs", "calendars")
 _CALENDAR_KEYS: Final = ("mode", "tz", "dates", "yearly", "weekdays", "windows", "daily")
 _PART_KEYS: Final = ("cron", "every", "at", *_CRON, *_EVERY)
-_COMMAND_KEYS: Final = ("argv", "cwd", "env", "user", "success_codes", "fatal_codes")
+_COMMAND_KEYS: Final = ("argv", "cwd", "env", "user", "success_codes", "fatal_codes", "stdin")
 _HTTP_KEYS: Final = ("method", "url", "json", "body", "headers", "timeout", "expect", "redirects", "sign", "max_body")
 _RULE_KEYS: Final = ("attempts", "backoff", "factor", "cap")
 _RETRY_KEYS: Final = (*_RULE_KEYS, "not_on", "errors")
@@ -344,7 +344,7 @@ class _Reader:
             codes = known.get(key, [0])
             if not isinstance(codes, list) or not all(isinstance(c, int) and not isinstance(c, bool) for c in codes):
                 raise _AtError((*path, key), "a list of whole numbers is wanted")
-        for key in ("cwd", "user"):
+        for key in ("cwd", "user", "stdin"):
             if not isinstance(known.get(key, ""), str):
                 raise _AtError((*path, key), f"text is wanted, not {_kind(known[key])}")
         return Command(**known)

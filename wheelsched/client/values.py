@@ -5,20 +5,18 @@ Instants are aware datetimes in UTC with microseconds; None stands for "not yet"
 
 from __future__ import annotations
 
-import base64
-import math
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from ..model.errors import PayloadError
 from ..model.nouns import FINAL_STATES, NEVER, US, RunError, display_name, to_datetime
-from ..model.payloads import NO_EXTS, RAW, unpack
+from ..model.payloads import NO_EXTS, RAW, plain, rfc3339
 from ..protocol.frames import decode_cause, decode_headers, decode_payload, decode_value
 from ..schedules.schedule import as_written
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
     from typing import Self
 
     from ..model.payloads import Exts
@@ -29,35 +27,6 @@ __all__ = ["Attempt", "JobInfo", "NotKept", "RunInfo", "Waiting", "call_words", 
 T = TypeVar("T")
 
 _FINAL: Final = frozenset(state.name.lower() for state in FINAL_STATES)
-
-
-def rfc3339(value: datetime | None) -> str | None:
-    """RFC 3339 text in UTC with microseconds and Z, such as 2026-11-29T08:30:00.000000Z; None for None."""
-    if value is None:
-        return None
-    return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def plain(value: Any) -> Any:
-    """A payload value as JSON has it: datetimes as RFC 3339 text, bytes as base64 text, NaN and infinities as text,
-    an extension type of the wire as {"ext": its code, "value": what it holds}.
-    """
-    if isinstance(value, RAW):
-        try:
-            return {"ext": value.code, "value": plain(unpack(value.data, RAW))}
-        except (ValueError, TypeError, OverflowError):  # no client of ours made it
-            return {"ext": value.code, "value": plain(value.data)}
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, datetime):
-        return rfc3339(value)
-    if isinstance(value, bytes | bytearray | memoryview):
-        return base64.b64encode(value).decode("ascii")
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return value
 
 
 def call_words(payload: bytes) -> dict[str, Any]:

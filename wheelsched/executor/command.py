@@ -7,15 +7,18 @@ further attempt mends: NotRetried. What it writes goes into the run's output whi
 from __future__ import annotations
 
 import errno
+import io
 import os
 import pwd
 import subprocess
+from contextlib import closing
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 from ..process import processes
 from ..tasks.tasks import RunContext, current_run
 from ..tasks.verdicts import NotRetried
+from .causes import as_json, cause_of, environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -52,14 +55,15 @@ def identity(run: RunContext) -> dict[str, str]:
 
 def command(
     runner: Runner, allowed: Allowed, began: Surroundings, argv: list[str], cwd: str | None = None, env: dict[str, str] | None = None,
-    user: str | None = None, success_codes: Iterable[int] = (0,), fatal_codes: Iterable[int] = (),
+    user: str | None = None, success_codes: Iterable[int] = (0,), fatal_codes: Iterable[int] = (), stdin: str | bytes | None = None,
 ) -> int:
     """Run a program without a shell, in a process group of its own; its exit code. See `Command`. What Python tasks have done to
-    the process is nothing to it: it inherits what the worker `began` with.
+    the process is nothing to it: it inherits what the worker `began` with. What caused the run it is told by its environment, and at its
+    standard input unless there is a `stdin`.
 
     CommandFailed for codes that are not among `success_codes`, CommandRefused for `fatal_codes` and for what can't be started.
     """
-    _check(argv, cwd, env)
+    _check(argv, cwd, env, stdin)
     account = None if user is None else _account(user)
     names = (*INHERITED, *allowed.env)
     passed = {k: v for k, v in began.environ.items() if any(fnmatchcase(k, name) for name in names)}
@@ -72,7 +76,10 @@ def command(
         if account.pw_uid != os.geteuid():
             groups = os.getgrouplist(account.pw_name, account.pw_gid)
             switch = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": groups}
-    code = _supervised(runner, began, argv, cwd, {**passed, **(env or {}), **identity(current_run())}, switch)
+    cause = cause_of(current_run())
+    told = {**passed, **(env or {}), **identity(current_run()), **environment(cause)}
+    text = as_json(cause) if stdin is None else stdin.encode() if isinstance(stdin, str) else stdin
+    code = _supervised(runner, began, argv, cwd, told, text, switch)
     if code in success_codes:
         return int(code)
     how = f"{argv[0]}: killed by signal {-code}" if code < 0 else f"{argv[0]}: exit code {code}"
@@ -81,7 +88,7 @@ def command(
     raise CommandFailed(how)
 
 
-def _check(argv: Any, cwd: Any, env: Any) -> None:
+def _check(argv: Any, cwd: Any, env: Any, stdin: Any) -> None:
     """CommandRefused for what no program can be started with; a client of ours refuses most of it earlier."""
     if not isinstance(argv, list) or not argv or not argv[0] or not all(isinstance(a, str) and "\0" not in a for a in argv):
         raise CommandRefused("command: argv is a list of texts without NUL, such as ['backup', '--all']; there is no shell")
@@ -90,6 +97,8 @@ def _check(argv: Any, cwd: Any, env: Any) -> None:
     for name, value in (env or {}).items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name or not isinstance(value, str) or "\0" in value:
             raise CommandRefused(f"command: env is a map of texts; the variable {str(name)[:100]!r} can't be set so")
+    if not isinstance(stdin, str | bytes | None):
+        raise CommandRefused("command: stdin is text or bytes")
 
 
 def _account(user: str) -> pwd.struct_passwd:
@@ -107,7 +116,8 @@ def _account(user: str) -> pwd.struct_passwd:
 
 
 def _supervised(
-    runner: Runner, began: Surroundings, argv: list[str], cwd: str | None, env: Mapping[str, str], switch: dict[str, Any]
+    runner: Runner, began: Surroundings, argv: list[str], cwd: str | None, env: Mapping[str, str], text: bytes | None,
+    switch: dict[str, Any],
 ) -> int:
     """Run a program in a group of its own that the started file names; its exit code."""
     words, token = runner.words, current_run().token
@@ -115,10 +125,10 @@ def _supervised(
     try:
         folder = began.folder_for(cwd)
         try:
-            with began.first_signals():
+            with began.first_signals(), closing(_input(text)) as source:
                 proc = subprocess.Popen(  # noqa: S603 - no shell; the operator allowed commands
                     argv, cwd=folder, umask=began.first_umask, env={**env, processes.MARK: runner.file.mark}, process_group=0,
-                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, **switch,
+                    stdin=source, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, **switch,
                 )
         except OSError as e:
             raise _not_started(e, argv, cwd or "of the worker", folder) from e
@@ -132,6 +142,18 @@ def _supervised(
     finally:
         words[processes.W_COMMAND_PGID] = 0
         words[processes.W_COMMAND] = 0
+
+
+def _input(text: bytes | None) -> io.FileIO:
+    """What a program reads: a file of its own in memory, which nobody has to write to meanwhile; for no text, nothing."""
+    if text is None:
+        return io.FileIO(os.devnull)
+    file = io.FileIO(os.memfd_create("stdin", os.MFD_CLOEXEC), "r+")
+    left = memoryview(text)
+    while left:
+        left = left[file.write(left) :]
+    file.seek(0)
+    return file
 
 
 def _not_started(error: OSError, argv: list[str], cwd: str, folder: str | None) -> Exception:

@@ -27,6 +27,7 @@ from ..model.nouns import OUTPUT_MAX, REDIRECTS_MAX, US, parse_duration
 from ..process.contract import networks, read_secrets
 from ..tasks.tasks import current_run
 from ..tasks.verdicts import NotRetried, RetryAfter
+from .causes import asked_for, cause_of, in_body, in_header, in_url, texts
 from .network import permitted
 
 if TYPE_CHECKING:
@@ -142,7 +143,8 @@ def http(
 ) -> int:
     """Send one request; the status. See `Http`. HttpFailed for what another attempt may mend, else HttpRefused.
 
-    The response's first `max_body` bytes become the run's output.
+    What caused the run stands for {cause.job} and the like in url, headers and body. The response's first `max_body` bytes become the run's
+    output.
     """
     try:
         import urllib3  # noqa: F401, PLC0415 - the extra
@@ -163,6 +165,7 @@ def http(
     if sign and not allowed.http_secret_file:
         raise HttpRefused("http: sign is asked for, and the operator has given no key (--http-secret-file)")
     signs = bool(allowed.http_secret_file) if sign is None else sign
+    url, sent, data = _with_cause(url, sent, data, None if json is None else "application/json")
     request = Request(method.upper(), Place.of(url), sent, data, signs, time.monotonic() + min(limit_us, current_run().timeout_us) / US)
     for _ in range(min(max(int(redirects), 0), REDIRECTS_MAX) + 1):
         status, answered = _exchange(allowed, request, min(max(int(max_body), 0), OUTPUT_MAX))
@@ -172,6 +175,15 @@ def http(
             break
         _redirect(request, status, answered.get("location"))
     raise _verdict(request, status, answered, followed=bool(redirects))
+
+
+def _with_cause(url: Any, sent: dict[str, str], data: bytes, form: str | None) -> tuple[Any, dict[str, str], bytes]:
+    """A request with its placeholders filled, if something caused the run; `form` is the content type of `data`, if that is sure."""
+    if not isinstance(url, str) or not asked_for(url, data, *sent.values()) or (cause := cause_of(current_run())) is None:
+        return url, sent, data
+    told = texts(cause)
+    headers = {name: in_header(value, told) for name, value in sent.items()}
+    return in_url(url, told), headers, in_body(data, form or sent.get("content-type"), told)
 
 
 def _headers(given: Any) -> dict[str, str]:

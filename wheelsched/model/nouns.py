@@ -403,7 +403,7 @@ class Call(Generic[R_co]):
 
 def Command(  # noqa: N802 - reads as a noun at the place of use
     argv: list[str], cwd: str | None = None, env: dict[str, str] | None = None, user: str | None = None,
-    success_codes: tuple[int, ...] | list[int] = (0,), fatal_codes: tuple[int, ...] | list[int] = (),
+    success_codes: tuple[int, ...] | list[int] = (0,), fatal_codes: tuple[int, ...] | list[int] = (), stdin: str | bytes | None = None,
 ) -> Call[int]:
     """The built-in task `command`: an argv list, no shell. Off until the operator allows it.
 
@@ -412,6 +412,9 @@ def Command(  # noqa: N802 - reads as a noun at the place of use
     user, with its groups and its home as the folder unless `cwd` is given; the worker must run as root for it. Exit codes: one of
     `success_codes` is a success, one of `fatal_codes` a failure that is not retried, any other (a signal is its negative number) one
     that is. What can't be started at all is not retried either.
+
+    `stdin`: what it reads at its standard input. Without one, a run that a hook, an alarm or a group caused reads the cause there, as
+    JSON, and has WHEELSCHED_CAUSE_JOB, _CAUSE_RUN_ID, _CAUSE_REASON and _CAUSE_ERROR; any other run reads nothing.
     """
     if isinstance(argv, str) or not argv or not all(isinstance(a, str) for a in argv):
         raise PayloadError("Command: argv is a list of strings, such as ['backup', '--all']; there is no shell")
@@ -419,7 +422,11 @@ def Command(  # noqa: N802 - reads as a noun at the place of use
         fine = isinstance(codes, list | tuple | range)
         if not fine or not all(isinstance(c, int) and not isinstance(c, bool) and -64 <= c <= 255 for c in codes):
             raise PayloadError(f"Command: {name} is a list of exit codes from 0 to 255, or negative numbers of signals")
-    more = {"fatal_codes": list(fatal_codes)} if fatal_codes else {}  # left out: a definition stays what it was
+    if not isinstance(stdin, str | bytes | None):
+        raise PayloadError("Command: stdin is text or bytes: what the program reads at its standard input")
+    more: dict[str, Any] = {"fatal_codes": list(fatal_codes)} if fatal_codes else {}  # left out: a definition stays what it was
+    if stdin is not None:
+        more["stdin"] = stdin
     return Call("command", list(argv), cwd=cwd, env=dict(env or {}), user=user, success_codes=list(success_codes), **more)
 
 
@@ -449,6 +456,9 @@ def Http(  # noqa: N802 - reads as a noun at the place of use
     most. `sign`: None signs when the operator has given keys, True insists on it. `max_body`: bytes of the response that are kept (16 KiB;
     at most 64 KiB). Addresses that are not public are refused unless the operator allows them. Secrets are best in headers: they are
     not shown in listings.
+
+    In the path and query of the url, in headers and the body of a run that a hook, an alarm or a group caused, {cause.job},
+    {cause.run_id}, {cause.reason} and {cause.error} stand for what it is about, escaped as the place asks for. Other braces stay.
     """
     _check_request(method, url)
     more: dict[str, Any] = {}  # what is not given is left out: a definition stays what it was

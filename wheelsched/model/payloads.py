@@ -6,6 +6,8 @@ as something else is refused where it is given, with the path of the argument.
 
 from __future__ import annotations
 
+import base64
+import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -19,7 +21,7 @@ from .nouns import PAYLOAD_DEPTH_MAX
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["NO_EXTS", "RAW", "Ext", "Exts", "pack", "storable", "too_deep", "unpack"]
+__all__ = ["NO_EXTS", "RAW", "Ext", "Exts", "pack", "plain", "rfc3339", "storable", "too_deep", "unpack"]
 
 RAW: Final = msgpack.ExtType  # to decode by, for who only shows or checks: extension types stay what they are on the wire
 _PLAIN: Final = (bool, int, float, str, bytes, list, dict, datetime)
@@ -189,3 +191,32 @@ def _refusal(kind: type, base: type | None) -> str:
         f"{kind.__name__} can't be stored; use None, bool, int, float, str, bytes, list, dict or an aware datetime,"
         " or give an Ext for the type"
     )
+
+
+def rfc3339(value: datetime | None) -> str | None:
+    """RFC 3339 text in UTC with microseconds and Z, such as 2026-11-29T08:30:00.000000Z; None for None."""
+    if value is None:
+        return None
+    return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def plain(value: Any) -> Any:
+    """A payload value as JSON has it: datetimes as RFC 3339 text, bytes as base64 text, NaN and infinities as text,
+    an extension type of the wire as {"ext": its code, "value": what it holds}.
+    """
+    if isinstance(value, RAW):
+        try:
+            return {"ext": value.code, "value": plain(unpack(value.data, RAW))}
+        except (ValueError, TypeError, OverflowError):  # no client of ours made it
+            return {"ext": value.code, "value": plain(value.data)}
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, datetime):
+        return rfc3339(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
