@@ -162,7 +162,7 @@ def test_n_a4_set_of_a_command_needs_its_role(b):
 VALUES = [
     (Call("t"), "task alone"), (Call("t", 1, -2.5, 'ü"\\\n\x7f\x01', True, [1, [2]], {"a b": {"ü": []}}, x=datetime(2026, 1, 2, 3, 4, 5, 678, UTC)), "toml"),
     (Call("t", None, [b"\x00\xff"], k={"deep": None}), "payload"), (Call("t", float("inf"), 1e300, 5.0), "floats"),
-    (Command(["sh", "-c", "echo 'x'"]), "short"), (Command(["x"], cwd="/", env={"A": "1"}, user="nobody", success_codes=[0, 3], fatal_codes=[9], stdin="a\n\"b"), "long"),
+    (Command(["sh", "-c", "echo 'x'"]), "short"), (Command(["x"], cwd="/", env={"A": "1"}, user="nobody", success_codes=[0, 3], fatal_codes=[9], stdin='a\n"b'), "long"),
     (Http("GET", "https://a.example/x"), "get"), (Http("POST", "https://a.example/", json={"a": [1, 2.5]}, timeout="9s", expect=[200], redirects=2, sign=True), "post"),
     (Http("POST", "https://a.example/", json={"a": None}), "null"), (Call("command", ["x"], env={"Z": "1"}), "by hand"),
     (Call("t", 1).with_headers({"traceparent": "00-1"}), "headers"),
