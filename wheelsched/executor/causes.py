@@ -29,7 +29,7 @@ _HOST: Final = re.compile(rb"[^/?#]*//[^/?#]*")
 
 def cause_of(run: RunContext) -> dict[str, Any] | None:
     """`run.cause` with values that JSON has; None for a run that nothing caused. One whose value can't be read is told without it."""
-    stored = run._batch.headers(run._row).get("cause")  # noqa: SLF001 - run.cause has the types of the worker's modules, JSON has no form of them
+    stored: Any = run._batch.headers(run._row).get("cause")  # noqa: SLF001 - run.cause has the types of the worker's modules, JSON has no form of them
     try:
         found = read_cause(stored, RAW)
     except (PayloadError, ValueError, OverflowError):
