@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .client.verbs_logs import Log
     from .client.views_events import Event
     from .client.views_queues import QueueInfo
-    from .client.views_runs import Enqueued, EnqueueResults, Group
+    from .client.views_runs import Enqueued, EnqueueResults, Group, Stack
     from .client.views_time import Backfill, Calendar, Hold, JobChange, Reloaded, TzDiff, Why
     from .model.errors import (
         AlreadyExistsError,
@@ -113,6 +113,7 @@ __all__ = [
     "Schedule",
     "ScheduleError",
     "Snooze",
+    "Stack",
     "StorageFullError",
     "Task",
     "TzDiff",
@@ -149,7 +150,7 @@ _FROM = {
     "client.put_many": ("PutResults",),
     "client.views_events": ("Event",),
     "client.views_queues": ("QueueInfo",),
-    "client.views_runs": ("EnqueueResults", "Enqueued", "Group"),
+    "client.views_runs": ("EnqueueResults", "Enqueued", "Group", "Stack"),
     "client.views_time": ("Backfill", "Calendar", "Hold", "JobChange", "Reloaded", "TzDiff", "Why"),
 }
 _MODULE = {name: module for module, names in _FROM.items() for name in names}

@@ -324,6 +324,19 @@ def wait(run_id: str, timeout: str | None) -> None:
 
 @run.command(epilog=HELP)
 @click.argument("run_id", metavar="RUN")
+def stack(run_id: str) -> None:
+    """Show where a running run is in its code; the run goes on.
+
+    Its stack, those of its process's other threads, and what its coroutines await. Of a `command`: its processes. No values are shown.
+    """
+    sh = shell()
+    found = sh.client.stack(find_id(run_id))
+    lines = [clean(line.expandtabs()) for line in found.text.split("\n")]
+    show_one(sh, found._asdict(), lambda: [f"run {found.id} of {found.job} on {found.worker}", *lines])
+
+
+@run.command(epilog=HELP)
+@click.argument("run_id", metavar="RUN")
 @click.option("--follow", "-f", is_flag=True, help="Go on until the run ends, over its retries and restarts of the server.")
 @click.option("--stream", type=click.Choice(STREAMS), help="Only what went there; without it, both are written to stdout.")
 @click.option("--raw", is_flag=True, help="To a terminal too, byte by byte: colours, and whatever else moves its cursor.")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .async_client import AsyncRun
     from .requests import Ask
     from .verbs import Verbs
-    from .views_runs import EnqueueResults
+    from .views_runs import EnqueueResults, Stack
 
 __all__ = ["AsyncRunCalls"]
 
@@ -96,6 +96,10 @@ class AsyncRunCalls(ABC):
         )
         made = await self._carry_out(flow, call_timeout)
         return made if made.run.known else Group(await self.run(made.run.id, timeout=call_timeout), made.ids, made.existing)
+
+    async def stack(self, run_id: str | AsyncRun, *, timeout: Duration | None = None) -> Stack:
+        """As Client.stack."""
+        return await self._do(verbs_runs.stack(run_id), timeout)
 
     @overload
     async def cancel(self, run_id: str | AsyncRun, *, timeout: Duration | None = None) -> AsyncRun: ...

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .client import Run
     from .requests import Ask
     from .verbs import Verbs
-    from .views_runs import EnqueueResults
+    from .views_runs import EnqueueResults, Stack
 
 __all__ = ["RunCalls"]
 
@@ -113,6 +113,14 @@ class RunCalls(ABC):
         )
         made = self._carry_out(flow, call_timeout)
         return made if made.run.known else Group(self.run(made.run.id, timeout=call_timeout), made.ids, made.existing)
+
+    def stack(self, run_id: str | Run, *, timeout: Duration | None = None) -> Stack:
+        """Where a run is in its code now: its stack, that of its process's other threads, and what it awaits. Nothing is done to the run,
+        which goes on. Of a `command`: its processes, as the kernel tells of them. No values of variables are told.
+
+        NotFoundError; FailedPreconditionError when no worker is in it now, or when its worker can't tell.
+        """
+        return self._do(verbs_runs.stack(run_id), timeout)
 
     @overload
     def cancel(self, run_id: str | Run, *, timeout: Duration | None = None) -> Run: ...

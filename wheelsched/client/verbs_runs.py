@@ -5,20 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..model.errors import InvalidArgumentError
-from ..model.nouns import parse_duration, parse_job_name
+from ..model.nouns import display_name, parse_duration, parse_job_name
 from ..protocol.definition import given_from_api
 from ..protocol.frames import encode_payload
 from .bulk_runs import checked_unique
 from .requests import Ask
 from .values import RunInfo
 from .verbs import checked_call, checked_filters, checked_glob, checked_key, checked_run_id, checked_word, field_of, instant_of_enqueue
+from .views_runs import Stack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ..model.payloads import Exts
 
-__all__ = ["cancel", "cancel_many", "enqueue"]
+__all__ = ["cancel", "cancel_many", "enqueue", "stack"]
 
 R = TypeVar("R", bound=RunInfo)
 _OPEN: Final = ("scheduled", "queued", "retry_wait", "leased", "running")
@@ -46,6 +47,16 @@ def enqueue(
     if at is not None:
         args["at_us"] = instant_of_enqueue(at)
     return Ask("enqueue", args, read)
+
+
+def stack(run_id: Any) -> Ask[Stack]:
+    """Where a run is in its code."""
+
+    def read(result: Any) -> Stack:
+        run, job, text = (field_of(result, name, str) for name in ("id", "job", "text"))
+        return Stack(run, display_name(job), str(result.get("worker")), text)
+
+    return Ask("stack", {"id": checked_run_id(run_id)}, read)
 
 
 def cancel(read: Callable[[Any], R], run_id: Any, filters: Mapping[str, Any], *, dry_run: Any) -> Ask[R]:

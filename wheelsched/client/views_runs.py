@@ -9,7 +9,7 @@ from typing import Generic, NamedTuple, TypeVar, overload
 from ..model.errors import InternalError
 from .values import RunInfo
 
-__all__ = ["EnqueueResults", "Enqueued", "Group"]
+__all__ = ["EnqueueResults", "Enqueued", "Group", "Stack"]
 
 R = TypeVar("R", bound=RunInfo)
 
@@ -21,6 +21,15 @@ class Group(Generic[R]):
     run: R
     ids: list[str]  # of the members, in the order given; empty when the group was there before
     existing: bool  # the group was there before, by its key, and nothing was made
+
+
+class Stack(NamedTuple):
+    """Where a run is in its code."""
+
+    id: str  # of the run
+    job: str
+    worker: str
+    text: str  # the most recent call last; of a `command`, its processes as the kernel tells of them
 
 
 class Enqueued(NamedTuple):

@@ -9,7 +9,7 @@ import msgpack
 import numpy as np
 
 from ..model.errors import InvalidArgumentError
-from ..model.nouns import CHECKPOINT_MAX, KILL_GRACE_US, NEVER, OUTPUT_MAX, PROGRESS_MAX, US, Outcome, RunFlag
+from ..model.nouns import CHECKPOINT_MAX, KILL_GRACE_US, NEVER, OUTPUT_MAX, PROGRESS_MAX, STACK_MAX, US, Outcome, RunFlag
 from ..model.tape import STREAMS
 from ..protocol import frames
 from ..state.live import Beat
@@ -41,6 +41,7 @@ class _Told:
     progress: dict[int, str]
     checkpoints: dict[int, bytes]
     outputs: dict[int, dict[str, tuple[int, bytes]]]
+    stacks: dict[int, str]
 
 
 def _read(args: dict[str, Any]) -> _Told:
@@ -53,7 +54,7 @@ def _read(args: dict[str, Any]) -> _Told:
     checkpoints = _sparse(args, "checkpoint", n, bytes, CHECKPOINT_MAX)
     for data in checkpoints.values():
         check_value(data, "heartbeat: checkpoint")
-    return _Told(ids, token, started, progress, checkpoints, _outputs(args, n))
+    return _Told(ids, token, started, progress, checkpoints, _outputs(args, n), _sparse(args, "stack", n, str, STACK_MAX))
 
 
 def heartbeat(core: Core, cmd: Incoming) -> bytes:
@@ -70,7 +71,7 @@ def heartbeat(core: Core, cmd: Incoming) -> bytes:
     _renew(core, session, told, held, fields, core.now)
     asked = fields["flags"] & RunFlag.CANCEL_ASKED
     return frames.encode_ok(cmd.request.id, {
-        "cancel": held[asked > 0].tolist(), "stale": np.flatnonzero(verdict != 1).tolist(),
+        "cancel": held[asked > 0].tolist(), "stale": np.flatnonzero(verdict != 1).tolist(), **_asked(core, told),
     })
 
 
@@ -93,7 +94,14 @@ def answer_at_once(core: Core, cmd: Incoming, now: Now, undurable: Collection[in
     fields = core.state.runs.gather(rows)
     _renew(core, session, told, np.arange(len(rows)), fields, now)
     asked = np.flatnonzero(fields["flags"] & RunFlag.CANCEL_ASKED).tolist()
-    return frames.encode_ok(cmd.request.id, {"cancel": [i for i in asked if int(told.token[i]) not in undurable], "stale": []})
+    cancel = [i for i in asked if int(told.token[i]) not in undurable]
+    return frames.encode_ok(cmd.request.id, {"cancel": cancel, "stale": [], **_asked(core, told)})
+
+
+def _asked(core: Core, told: _Told) -> dict[str, list[int]]:
+    """The rows whose stacks are wanted, as an entry of an answer."""
+    wanted = [i for i, token in enumerate(told.token.tolist()) if core.running.asked.get(token, "") is None] if core.running.asked else []
+    return {"stack": wanted} if wanted else {}
 
 
 def _renew(core: Core, session: Session, told: _Told, held: NDArray[np.intp], fields: NDArray[Any], now: Now) -> None:
@@ -107,6 +115,8 @@ def _renew(core: Core, session: Session, told: _Told, held: NDArray[np.intp], fi
         if told.started[i] or own:
             run_id = told.ids[16 * i : 16 * i + 16]
             _keep(core, int(told.token[i]), run_id, told.progress.get(i), spec if external else None, now, own=own)
+        if i in told.stacks and core.running.asked.get(int(told.token[i]), "") is None:
+            core.running.asked[int(told.token[i])] = told.stacks[i]
         if i in told.outputs:
             core.running.printed(int(told.token[i]), told.outputs[i])
 

@@ -32,6 +32,7 @@ from .link import FINISH_RESULT_BYTES, FINISH_ROWS_MAX, Teller, Wire, result_siz
 from .loops import finish, stays
 from .outputs import Captures, PassedOn
 from .runner import Entered, Runner, Work, group_of
+from .stacks import Where, where_in
 
 if TYPE_CHECKING:
     import socket
@@ -93,6 +94,7 @@ class Place:
         self.task: asyncio.Task[None] | None = None  # of mode "async": the whole, and user code's part of it
         self.user: asyncio.Future[Any] | None = None
         self.calls: SimpleQueue[Entered] | None = None  # for the thread, once there is one
+        self.thread: threading.Thread | None = None
 
 
 def place_here() -> Place | None:
@@ -202,6 +204,16 @@ class Crew(Wire):
     def keep(self, surroundings: Surroundings) -> None:
         """What runs are to find where no other one is."""
         self._surroundings = surroundings
+
+    def where(self, token: int) -> Where | None:
+        """As for Executor."""
+        for place in self.places:
+            entered, user = place.entered, place.user
+            if entered is not None and token in [entered.work.tokens[row] for row in entered.rows]:
+                if isinstance(user, asyncio.Task):
+                    return Where(threading.main_thread().ident, [user])
+                return where_in(None if place.thread is None else place.thread.ident, place.runner.loop)
+        return None
 
     def forked(self) -> list[Any]:
         """This is a child of a fork now. The event loops that it may be in."""
@@ -320,7 +332,8 @@ class Crew(Wire):
             if place.calls is None:
                 place.calls = SimpleQueue()
                 run, args = copy_context().run, (self._thread, place, place.calls)  # what on_start has set is there in all modes
-                threading.Thread(target=run, args=args, name="wheelsched-run", daemon=True).start()
+                place.thread = threading.Thread(target=run, args=args, name="wheelsched-run", daemon=True)
+                place.thread.start()
             place.calls.put(entered)
 
     # User code

@@ -40,6 +40,7 @@ from .link import FINISH_RESULT_BYTES, FINISH_ROWS_MAX, Teller, Wire, result_siz
 from .outputs import Outputs
 from .packages import no_tasks
 from .runner import Runner, Work
+from .stacks import Stacks, Where, where_in
 from .surroundings import Surroundings
 
 if TYPE_CHECKING:
@@ -109,6 +110,14 @@ class Executor(Wire):
     def granted(self, reply: dict[str, Any]) -> None:
         """As for Wire."""
         self.ready.append(Work(reply, self.runner))
+
+    def where(self, token: int) -> Where | None:
+        """Where the run of a token is; None when it is in no run of it."""
+        words = self.words
+        last = words[processes.W_STARTED]
+        if not words[processes.W_MONO_NS] or not (words[processes.W_FIRST] or last) <= token <= last:
+            return None
+        return where_in(threading.main_thread().ident, self.runner.loop)
 
     def forked(self) -> list[Any]:
         """This is a child of a fork now: no row is left to it. The event loops that it may be in."""
@@ -389,6 +398,9 @@ def main(argv: list[str]) -> int:
             return _leaving(sock, EXIT_HOOK)
     surroundings.settle()
     executor.keep(surroundings)
+    asked = socket.socket(fileno=int(pipes.split(",")[-1]))
+    os.set_inheritable(asked.fileno(), False)
+    Stacks(asked, executor.where)
     try:
         code = _serve(executor, log)
     finally:

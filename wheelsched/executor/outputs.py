@@ -65,7 +65,7 @@ class PassedOn:
         self._shared = file.shared
         self._to = (os.dup(1), os.dup(2))
         ends = [int(fd) for fd in pipes.split(",")]
-        self._pipes = (_take_pipe(1, *ends[:2]), _take_pipe(2, *ends[2:]))
+        self._pipes = (_take_pipe(1, *ends[:2]), _take_pipe(2, *ends[2:4]))
         threading.Thread(target=self._pass_on, name="wheelsched-outputs", daemon=True).start()
 
     def _pass_on(self) -> None:
@@ -110,7 +110,7 @@ class Outputs(Captures):
         self._lock = threading.Lock()
         self._poll = select.poll()
         ends = [int(fd) for fd in pipes.split(",")]
-        self.pipes = (_take_pipe(1, *ends[:2]), _take_pipe(2, *ends[2:]))
+        self.pipes = (_take_pipe(1, *ends[:2]), _take_pipe(2, *ends[2:4]))
         for fd in self.pipes:
             self._poll.register(fd, select.POLLIN)
         self.quick_ns = self._calibrate()

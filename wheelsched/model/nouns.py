@@ -53,6 +53,7 @@ OUTPUT_MAX: Final = 64 * 1024  # bytes kept of a return value, and of each of st
 ERROR_TEXT_MAX: Final = 4 * 1024  # characters kept of an error with its traceback
 CHECKPOINT_MAX: Final = 16 * 1024  # bytes of one encoded checkpoint
 LAST_MAX: Final = 16 * 1024  # bytes of one encoded return value that the job's next run is handed
+STACK_MAX: Final = 60 * 1024  # bytes of the stack of a run
 PROGRESS_MAX: Final = 1_000  # characters of a run's progress
 STALE_MAX: Final = 10  # refused completions that are kept of one run
 REDIRECTS_MAX: Final = 10  # that one `http` follows

@@ -83,6 +83,7 @@ class Executor:
         self.sock: socket.socket | None = None  # the caller's end
         self.pidfd = -1
         self.outputs: list[int] = []
+        self.asked: socket.socket | None = None  # what its stacks are asked over
         self.held: deque[list[Any]] = deque()  # [tokens, limits, how many are open]; tokens rise; limits as in Pool.sent
         self.finished_any = False
         self.begun = False  # it has said hello
@@ -102,7 +103,7 @@ class Executor:
 
     def launched(self, made: Launched) -> None:
         """It is a process now."""
-        self.proc, self.sock, self._file, self.pidfd, self.outputs = made
+        self.proc, self.sock, self._file, self.pidfd, self.outputs, self.asked = made
         self.places = [Place(seen) for seen in made.file.places]
         self.start_at_us = self.wake_us = NEVER
 

@@ -37,6 +37,7 @@ from ..process.starts import CanNotStartError, Spare, Starts
 from ..process.stderr import pass_on
 from ..process.wear import wear_text
 from .handle import Executor, Exited, Place, error_of, how_ended, outcome_of, text_of, too_long
+from .stacks import Stacks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,6 +77,7 @@ class Pool:
         self._by_pidfd: dict[int, Executor] = {}
         self._epoll = select.epoll()
         self._spare = Spare()
+        self._stacks = Stacks(self._epoll)
         self.reaper = Reaper()
 
     def fileno(self) -> int:
@@ -226,6 +228,22 @@ class Pool:
 
     # Watching
 
+    def ask_stack(self, worker: int, token: int) -> bool:
+        """Have an executor tell where the run of a token is that it is in: `stacks` has the answer. False when it is in no such run."""
+        executor = self.executors.get(worker)
+        if executor is None or executor.proc is None or executor.group_until_us is not None:
+            return False
+        executor.look()
+        if token > executor.started or not any(place.inside()[1] for place in executor.places):
+            return False
+        with self._spare:
+            self._stacks.ask(executor, token, _mono_us())
+        return True
+
+    def stacks(self) -> list[tuple[int, str]]:
+        """(token, text) of what was answered since the last call."""
+        return self._stacks.poll(_mono_us())
+
     @property
     def code_folder(self) -> str:
         """Where executors import from, in words."""
@@ -235,7 +253,7 @@ class Pool:
         """When `poll` has something to do, if nothing else happens; NEVER for not at all."""
         if self._never:
             return 0
-        return min(self.starts.wake_us, min((e.wake_us for e in self.executors.values()), default=NEVER))
+        return min(self.starts.wake_us, self._stacks.wake_us(), min((e.wake_us for e in self.executors.values()), default=NEVER))
 
     def poll(self, now_mono_us: int) -> list[Exited]:
         """Start, warn, kill and bury what is due. One system call when nothing is."""
@@ -248,7 +266,7 @@ class Pool:
         if now_mono_us >= self.starts.wake_us:
             for worker in self.starts.overdue(now_mono_us):
                 self._end_start(worker)
-        over = [self._by_pidfd[fd] for fd, _ in self._epoll.poll(0)]
+        over = [self._by_pidfd[fd] for fd, _ in self._epoll.poll(0) if fd in self._by_pidfd]  # others are those of `stacks`
         gone = [self._bury(executor) for executor in over if self._is_over(executor, now_mono_us)]
         for executor in list(self.executors.values()):
             if executor.wake_us > now_mono_us and not executor.cancels:
@@ -429,6 +447,9 @@ class Pool:
             if executor.group_until_us is None:
                 self._epoll.unregister(executor.pidfd)
             del self._by_pidfd[executor.pidfd]
+            self._stacks.gone(executor)
+            if executor.asked is not None:
+                executor.asked.close()
             for fd in (executor.pidfd, *executor.outputs):
                 os.close(fd)
             executor.file.remove()

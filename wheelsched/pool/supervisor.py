@@ -206,6 +206,8 @@ class Supervisor:
             self._serve(slot)
         for event in self.pool.poll(_mono_us()):
             self._gone(self._slot_of(event.worker), event)
+        for token, text in self.pool.stacks():
+            self._tell_stack(token, text)
         if not self.stopping:
             self._reload.roll([slot.executor.worker for slot in self.slots])
         self._connect_started()
@@ -369,6 +371,9 @@ class Supervisor:
             for row in [*result["cancel"], *result["stale"]]:
                 if tokens[row] in slot.held:
                     self.pool.cancel(slot.executor.worker, tokens[row])
+            for row in result.get("stack", ()):
+                if tokens[row] in slot.held and not self.pool.ask_stack(slot.executor.worker, tokens[row]):
+                    self._tell_stack(tokens[row], "its process has not begun it, or is about to end")
             for row in result["stale"]:  # another worker's by now: what it still comes to is reported by the executor alone
                 slot.held.pop(tokens[row], None)
         if alive:
@@ -409,6 +414,14 @@ class Supervisor:
             "id": b"".join(i for _, i in held), "token": np.array([t for t, _ in held], np.int64).tobytes(),
             "started": bytes(t <= started for t, _ in held), "progress": [],
         }, 0, 0, 0))
+
+    def _tell_stack(self, token: int, text: str) -> None:
+        """Where a run is that the server has asked for."""
+        for slot in self.slots:
+            if token in slot.held:
+                self._request(slot, Sent("heartbeat", {
+                    "id": slot.held[token], "token": token.to_bytes(8, "little"), "started": b"\1", "progress": [], "stack": [[0, text]],
+                }, 0, 0, 0))
 
     # Deaths
 

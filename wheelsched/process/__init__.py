@@ -7,5 +7,5 @@ outlives both processes.
 
 In reading order: `processes` (identity, groups, capture of output), `started` with `kept`, `kept_log` and `last_words` (the
 started file), `contract` (what the operator allows), `launch`, `starts` (one policy for processes that can't be had),
-`leftovers`, `reaper`, `usage`, `wear`, `stderr`.
+`leftovers`, `reaper`, `asked` (the stack of a run), `usage`, `wear`, `stderr`.
 """

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from . import processes
+from . import asked, processes
 from .started import SUFFIX, SeenFile
 from .starts import CanNotStartError, why_not
 
@@ -57,6 +57,7 @@ class Launched(NamedTuple):
     file: SeenFile
     pidfd: int
     outputs: list[int]
+    asked: socket.socket  # our end of what its stacks are asked over
 
 
 class Launcher:
@@ -95,8 +96,11 @@ class Launcher:
         undo.callback(file.close)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         undo.callback(ours.close)
-        with theirs, ExitStack() as passed:
+        asking, asked_there = asked.pair()
+        undo.callback(asking.close)
+        with theirs, asked_there, ExitStack() as passed:
             outputs, pipes = self._pipes(undo, passed)
+            pipes.append(asked_there.fileno())
             argv = [sys.executable, "-c", _ENTRY, _ROOT, str(theirs.fileno()), file.path, str(os.getpid()), *self._argv, said]
             proc = subprocess.Popen(  # noqa: S603 - our own interpreter
                 [*argv, ",".join(map(str, pipes)), *self._modules], pass_fds=[theirs.fileno(), *pipes], stdin=subprocess.DEVNULL,
@@ -106,7 +110,7 @@ class Launcher:
         file.put(processes.W_BEGUN, processes.begun_ticks(proc.pid))
         file.put(processes.W_PGID, proc.pid)
         file.put(processes.W_PID, proc.pid)
-        return Launched(proc, ours, file, os.pidfd_open(proc.pid), outputs)
+        return Launched(proc, ours, file, os.pidfd_open(proc.pid), outputs, asking)
 
     def _pipes(self, undo: ExitStack, passed: ExitStack) -> tuple[list[int], list[int]]:
         """(the reading ends of the pipes for descriptors 1 and 2, what the executor gets of them: of each the reading and the writing end).

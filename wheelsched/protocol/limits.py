@@ -45,6 +45,7 @@ LIMITS: Final = {limit.name: limit for limit in (
     Limit("event_readers", "requests for events that wait", 32, 256, 512, "ask again later"),
     Limit("forecasts", "forecasts that are under way", 4, 32, 64, "ask again later"),
     Limit("reloads", "requests that wait for the end of a reload", 4, 16, 64, "one is enough: wait for its answer"),
+    Limit("stacks", "requests that wait for the stack of a run", 8, 32, 64, "wait for some of the answers first"),
     Limit("sweeps", "commands on many runs that are under way", 16, 64, 256, "repeat it later, with the same rid"),
     Limit("postponed_bytes", "bytes of requests that wait until occurrences of the past are decided", 64 * _MIB, 128 * _MIB, 256 * _MIB,
           "wait for some of the answers first", size=True),

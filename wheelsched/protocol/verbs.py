@@ -13,6 +13,7 @@ READS: Final = "reads"  # from what is there, after the turn
 EVENTS: Final = "events"  # when there are some
 FORECAST: Final = "forecast"  # in pieces, over many turns
 RELOAD: Final = "reload"  # when it is over
+STACK: Final = "stack"  # when the process that was asked has answered
 
 
 class Verb(NamedTuple):
@@ -55,6 +56,7 @@ TABLE: Final = (
     Verb("group", mutating=True, growing=True),
     Verb("run", READS),
     Verb("runs", READS),
+    Verb("stack", STACK),
     Verb("wait"),
     Verb("cancel", mutating=True, calming=True),
     Verb("cancel_many", mutating=True, calming=True),
@@ -90,4 +92,4 @@ UNKNOWN: Final = Verb("")  # what is said of any other: it is handed to the engi
 MUTATING: Final = frozenset(verb.name for verb in TABLE if verb.mutating)
 WORKERS: Final = frozenset(verb.name for verb in TABLE if verb.worker)
 
-__all__ = ["BY_NAME", "ENGINE", "EVENTS", "FORECAST", "MUTATING", "READS", "RELOAD", "TABLE", "UNKNOWN", "WORKERS", "Verb"]
+__all__ = ["BY_NAME", "ENGINE", "EVENTS", "FORECAST", "MUTATING", "READS", "RELOAD", "STACK", "TABLE", "UNKNOWN", "WORKERS", "Verb"]

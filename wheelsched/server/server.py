@@ -23,7 +23,7 @@ from ..model.errors import ResourceExhaustedError, StorageFullError, Unavailable
 from ..model.nouns import NEVER, ROLES, US, format_duration
 from ..process.stderr import ERROR, INFO, WARNING, say
 from ..protocol import frames
-from ..protocol.verbs import BY_NAME, EVENTS, FORECAST, READS, RELOAD, UNKNOWN
+from ..protocol.verbs import BY_NAME, EVENTS, FORECAST, READS, RELOAD, STACK, UNKNOWN
 from ..reads import reads, waiting
 from ..verbs import dead
 from .answered import answered
@@ -37,6 +37,7 @@ from .lags import Histogram
 from .peers import Peers
 from .rationed import Rationed
 from .reload import Reload
+from .stacks import Stacks
 
 if TYPE_CHECKING:
     from ..engine.engine import Engine
@@ -64,6 +65,7 @@ class Server:
         self.engine = engine
         self.forecasts = Forecasts(engine, self._log)
         self.reload = Reload(engine, self._spawn_newcomer, pool.kill, self._log, lambda: pool.code_folder)
+        self.stacks = Stacks(engine, pool)
         self.readers = Readers(engine.state, keeper, self._log)
         self.pool = pool
         self.listener = listener
@@ -199,6 +201,7 @@ class Server:
         deadline = min(
             self.wake_mono_us, self.pool.wake_at_mono_us(), self.drain_until_us, self.peers.wake_us(), self.keeper.wake_at_us(now),
             self.readers.wake_us(), self.listener.wake_us(), self.deaths.wake_us(), self.refusals.wake_us(),
+            self.stacks.wake_us(),
         )
         if self.config.clock_check_us:
             deadline = min(deadline, now + self.config.clock_check_us)
@@ -234,6 +237,7 @@ class Server:
             elif fd in self.peers.by_fd:
                 self._serve(self.peers.by_fd[fd], mask, share)
         self._pool_events(now.mono_us)
+        self.again |= self.stacks.look(now.mono_us)
         self.peers.keep_socket(now.mono_us, noted=noted)
         for connection in self.peers.overdue(now.mono_us):
             connection.fault = "it began a frame and did not end it"
@@ -297,6 +301,10 @@ class Server:
                 engine.reply(connection.number, frame)
         elif verb.answered_by == RELOAD:
             self.reload.ask(Incoming(connection.number, request, connection.uid, None, connection.roles))
+        elif verb.answered_by == STACK:
+            frame = answered(request.id, verb.name, lambda: self._ask_stack(connection, request), self._log)
+            if frame is not None:
+                engine.reply(connection.number, frame)
         elif verb.answered_by == FORECAST:
             frame = self.forecasts.add(connection.number, request, connection.uid)
             if frame is not None:
@@ -398,6 +406,7 @@ class Server:
         self.intake.drop(connection)
         self.forecasts.drop(connection.number)
         self.reload.drop(connection.number)
+        self.stacks.drop(connection.number)
         self.readers.drop(connection.number)
         # A completion that was sent before the peer went counts; other requests of nobody are dropped.
         self.inputs += [Incoming(connection.number, r, connection.uid, None, connection.roles) for r in left]
@@ -479,6 +488,12 @@ class Server:
         frame = answered(request.id, request.verb, ask, self._log)
         assert frame is not None
         return frame
+
+    def _ask_stack(self, connection: Connection, request: Request) -> bytes | None:
+        self.engine.running.see(self.pool.running(), self._wall(self.pool.since()))
+        run = self.keeper.run(self.engine.state, request.args, self.engine.running)
+        self.stacks.ask(connection.number, request.id, run, self.now.mono_us)
+        return None
 
     def _answer(self, verb: str, args: dict[str, Any]) -> Any:
         state = self.engine.state

@@ -41,6 +41,7 @@ class Live(dict[int, int]):
         self.beats: dict[int, Beat] = {}
         self.outputs: dict[int, dict[str, Tape]] = {}
         self.since: dict[int, int] = {}  # token -> when user code was entered, wall clock; as far as that is known
+        self.asked: dict[int, str | None] = {}  # token -> its stack, that somebody has asked for; None: not told yet
         self._limits = 0  # of the tapes, together
         self.wake_us = NEVER  # monotonic; not later than the first `over_us` and `due_us`
 
