@@ -102,6 +102,7 @@ def reload() -> None:
     One after another, without a restart; runs that are under way finish on the old code. When a new process can't begin, because a module
     can't be imported or an `on_start` fails, or both take more than 60 s, the old ones go on and the exit code is 4. SIGHUP to the server
     does the same and logs it.
+    Settings of the configuration file are not taken: those that have changed are named, and wait for a restart.
     Workers outside of the server (`wheelsched worker`) are not touched: start new ones, then stop the old by SIGTERM.
     """
     done = shell().client.reload()
@@ -110,6 +111,8 @@ def reload() -> None:
     rest += f"; {number(done.finishing)} {ends} on the old one" if done.finishing else ""
     have = "has" if done.workers == 1 else "have"
     show_one(shell(), done.to_dict(), lambda: [f"{counted(done.workers, 'worker')} {have} the new code{rest}"])
+    if done.settings:
+        say(done.settings)
 
 
 @admin.command()

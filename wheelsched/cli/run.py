@@ -154,7 +154,8 @@ def show_runs(sh: Shell, runs: Any, empty: str) -> None:
 
     def cells(r: Run) -> list[str]:
         due, tz = due_at(r), zones.of(r)
-        late = "-" if r.started_at is None or due is None else span((r.started_at - due).total_seconds())
+        began = r.attempts[0].started_at if r.attempts else r.started_at  # what came after a failure is no lag
+        late = "-" if began is None or due is None else span(max(0.0, (began - due).total_seconds()))
         moved = [f"moved to {times.show(due, tz)}"] if r.disposition == "moved" else []
         told = ", ".join(filter(None, [*moved, _why(r) if sh.wide else cut(_why(r), 80)]))
         name = machine_zone() if sh.times == "local" else tz if sh.times == "job" else "UTC"
@@ -186,8 +187,13 @@ def _took(sh: Shell, r: Run) -> str:
 
 
 def due_at(r: Run) -> datetime | None:
-    """When it was to start: its nominal time, or where somebody moved it (once it is queued, when that happened)."""
-    return r.next_at or r.queued_at if r.disposition == "moved" else r.scheduled_at
+    """When it was to start: its nominal time, or where somebody moved it (once it is queued, when that happened). A time of the past that
+    was given to enqueue counts from then on.
+    """
+    if r.disposition == "moved":
+        return r.next_at or r.queued_at
+    times = [at for at in (r.scheduled_at, r.created_at if r.trigger != "schedule" else None) if at is not None]
+    return max(times, default=None)
 
 
 def _why(r: Run) -> str:

@@ -10,9 +10,11 @@ from typing import Any, Final
 import click
 
 from ..client.places import SCHEME, default_socket_path
+from ..client.words import counted
 from ..model.errors import ConfigError
 from ..model.nouns import MODES
-from ..server.config import load
+from ..server.config import Config, load
+from .output import show_one
 from .shell import Failed, Verb, shell
 
 EXIT_CONFIG: Final = 78
@@ -89,6 +91,20 @@ def _granted(grants: tuple[str, ...]) -> dict[str, list[str]] | None:
     return found or None
 
 
+def _check(config: Config) -> None:
+    """Say what a start would find. Exit 78 when it would not come up."""
+    from ..server.check import check  # noqa: PLC0415 - the store's and the workers' rules, which no other verb loads
+
+    found = check(config)
+    if found.faults:
+        raise Failed("\n".join(found.faults), EXIT_CONFIG)
+    told = ", ".join(found.tasks) or "none but the built-in ones"
+    result = {"data": config.data, "socket": config.socket, "workers": config.workers, "tasks": found.tasks}
+    workers = counted(config.workers, "worker")
+    lines = [f"a server with this configuration would start: data {config.data}, socket {config.socket}, {workers}", f"tasks: {told}"]
+    show_one(shell(), result, lambda: lines)
+
+
 @click.command(cls=Verb)
 @click.option("--data", metavar="DIR", help="Data directory (~/.wheelsched/data). It does not move the socket: see --socket.")
 @click.option("--tasks", multiple=True, metavar="MODULE", help="A Python module with tasks; may be repeated.")
@@ -112,15 +128,17 @@ def _granted(grants: tuple[str, ...]) -> dict[str, list[str]] | None:
 @click.option("--drain", metavar="D", help="How long what runs has to end after the first signal to stop (30s).")
 @click.option("--start-timeout", metavar="D", help="How long a worker process has to come up, imports and on_start included (1m).")
 @click.option("--clock-offset", metavar="D", help="Shift the wall clock, for tests and benchmarks.")
+@click.option("--check", is_flag=True, help="Start nothing: say what a start would stumble over (exit 78), import the tasks included.")
 @click.option("--clock-check", metavar="D", help="Look at the clock at least this often (0: trust the kernel's report of steps).")
-def serve(config_file: str | None, grant: tuple[str, ...], **flags: Any) -> None:
+def serve(config_file: str | None, grant: tuple[str, ...], check: bool, **flags: Any) -> None:
     """Run the server, until a signal stops it.
 
     The first signal drains: what runs has 30 s (--drain) to end, then it is interrupted and tried again. The second stops at once.
 
     Exit codes: 0 stopped, 65 the data directory is damaged, 70 the storage failed, 75 the data directory is locked, 78 bad configuration.
     """
-    try:
+
+    def read() -> Config:
         layers = [
             {} if config_file is None else from_file(config_file),
             from_environment(),
@@ -128,9 +146,15 @@ def serve(config_file: str | None, grant: tuple[str, ...], **flags: Any) -> None
             {"roles": _granted(grant)},
             {"socket": _socket()},
         ]
-        config = load(_defaults(layers), *layers)
+        return load(_defaults(layers), *layers)
+
+    try:
+        config = read()
     except ConfigError as e:
         raise Failed(e.message, EXIT_CONFIG) from e
+    if check:
+        _check(config)
+        return
     from ..server.boot import serve as run  # noqa: PLC0415 - the engine and the store, which no other verb loads
 
-    click.get_current_context().exit(run(config))
+    click.get_current_context().exit(run(config, read))

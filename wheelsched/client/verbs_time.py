@@ -193,7 +193,8 @@ class TimeVerbs(Generic[R]):
     def reload(self) -> Ask[Reloaded]:
         """New task code."""
         return Ask("reload", {}, lambda result: Reloaded(
-            field_of(result, "workers", int), field_of(result, "finishing", int), str(result.get("folder") or "")))
+            field_of(result, "workers", int), field_of(result, "finishing", int), str(result.get("folder") or ""),
+            str(result.get("settings") or "")))
 
     def tzdiff(self) -> Ask[TzDiff]:
         """What the last change of the zone data moved."""

@@ -192,6 +192,7 @@ class Reloaded:
     workers: int  # processes that have the new code
     finishing: int  # those that finish, on the old code, the runs that they have
     folder: str = ""  # where the new code was imported from, in words
+    settings: str = ""  # what of the configuration has changed and waits for a restart, in words
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

@@ -204,7 +204,8 @@ def record(core: Core, columns: dict[str, NDArray[Any]], planned: int) -> None:
     """
     _one_row_each(core, columns, planned)
     specs = core.specs
-    spec = core.state.jobs.gather(columns["job"])["spec"]
+    jobs = core.state.jobs.gather(columns["job"])
+    spec = jobs["spec"]
     replacing = (specs.overlap[spec] == OVERLAP_REPLACE) & (columns["state"] == plain.RUN_SCHEDULED) & (columns["until"] == WAITS)
     for i in np.flatnonzero(replacing & (columns["reason"] != plain.REASON_MISFIRE)).tolist():
         columns["missed"][i] += make_room(core, int(columns["job"][i]), int(spec[i]))
@@ -219,7 +220,8 @@ def record(core: Core, columns: dict[str, NDArray[Any]], planned: int) -> None:
     runs = made[state != plain.RUN_SKIPPED]
     core.counters["created"] += len(runs)
     core.counters["skipped"] += int(columns["count"].sum())
-    core.effects.lags.append(("queued", columns["nominal"][columns["state"] == plain.RUN_QUEUED]))
+    wanted = np.maximum(columns["nominal"], jobs["updated_us"])  # a time of the past is asked for when the job is put
+    core.effects.lags.append(("queued", wanted[columns["state"] == plain.RUN_QUEUED]))
     core.look_at(columns["job"][(columns["state"] == plain.RUN_SCHEDULED) & (columns["until"] < 0)])
     if specs.any_after:
         core.look_at(columns["job"][(specs.kind[spec] == KIND_AFTER) & (columns["next"] == NEVER)])

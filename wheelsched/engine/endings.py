@@ -9,7 +9,7 @@ import numpy as np
 
 from ..model import plain
 from ..model.errors import InvalidArgumentError
-from ..model.nouns import INSTANT_MAX_US, NEVER, OUTPUT_MAX, SERVER_UID, Outcome, RunFlag
+from ..model.nouns import INSTANT_MAX_US, NEVER, OUTPUT_MAX, SERVER_UID, US, Outcome, RunFlag
 from ..protocol import frames
 from ..protocol.returned import fitted
 from . import chains, holders, notices, retries, waiters
@@ -223,10 +223,23 @@ def _count(core: Core, event: NDArray[np.uint8], outcome: NDArray[np.uint8], fie
     timely = fields["trigger"] != plain.TRIGGER_BACKFILL  # what makes up for the past is late by nature
     due, nominal = fields["due_us"], fields["nominal_us"]  # a lag begins at the jittered or moved instant, but not at that of a retry
     armed = (fields["disposition"] == plain.DISPOSITION_MOVED) | ((fields["attempt"] == 1) & (fields["snoozes"] == 0) & (due < NEVER))
-    wanted = np.where(armed, np.maximum(due, nominal), nominal)
+    wanted = _asked_for(core, fields, np.where(armed, np.maximum(due, nominal), nominal))
     core.effects.lags.append(("done", wanted[timely & (event == plain.EVENT_SUCCEED)]))
     first = timely & (fields["attempt"] == 1) & (started > 0)
     core.effects.start_lags.append((started - wanted)[first])
+
+
+def _asked_for(core: Core, fields: NDArray[Any], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The instants that lags count from: none is earlier than somebody asked for the run. A time of the past that was given to enqueue, or
+    to a job, and the time of a dead letter that was sent back, are nobody's delay.
+    """
+    by_schedule, created = fields["trigger"] == plain.TRIGGER_SCHEDULE, fields["created_us"]
+    asked = np.where(by_schedule, wanted, np.maximum(wanted, created))
+    behind = np.flatnonzero(by_schedule & (created - wanted > US))  # few: only then it matters when the job was put
+    if len(behind):
+        put = core.state.jobs.gather(np.ascontiguousarray(fields["job"][behind]))["updated_us"]
+        asked[behind] = np.maximum(wanted[behind], np.minimum(put, created[behind]))
+    return np.where(fields["flags"] & RunFlag.SENT_BACK > 0, np.maximum(asked, fields["queued_us"]), asked)
 
 
 def give_back(core: Core, rows: NDArray[np.uint32]) -> None:

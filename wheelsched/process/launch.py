@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     from .contract import Allowed
 
 _ROOT: Final = str(Path(__file__).resolve().parents[2])
-# As `python -m wheelsched.executor.main`, and the package is found wherever the parent has found it; the working directory comes first.
-_ENTRY: Final = (
-    "import sys; root = sys.argv.pop(1); root in sys.path or sys.path.append(root); "
-    "from wheelsched.executor.main import main; sys.exit(main(sys.argv[1:]))"
-)
+
+
+def module_argv(module: str) -> list[str]:
+    """As `python -m MODULE`, and the package is found wherever this process has found it; the working directory comes first."""
+    code = ("import sys; root = sys.argv.pop(1); root in sys.path or sys.path.append(root); "
+            f"from {module} import main; sys.exit(main(sys.argv[1:]))")
+    return [sys.executable, "-c", code, _ROOT]
 
 
 def named_folder() -> str:
@@ -101,7 +103,7 @@ class Launcher:
         with theirs, asked_there, ExitStack() as passed:
             outputs, pipes = self._pipes(undo, passed)
             pipes.append(asked_there.fileno())
-            argv = [sys.executable, "-c", _ENTRY, _ROOT, str(theirs.fileno()), file.path, str(os.getpid()), *self._argv, said]
+            argv = [*module_argv("wheelsched.executor.main"), str(theirs.fileno()), file.path, str(os.getpid()), *self._argv, said]
             proc = subprocess.Popen(  # noqa: S603 - our own interpreter
                 [*argv, ",".join(map(str, pipes)), *self._modules], pass_fds=[theirs.fileno(), *pipes], stdin=subprocess.DEVNULL,
                 start_new_session=True, env={**os.environ, processes.MARK: file.mark}, cwd=self.code if Path(self.code).is_dir() else None,

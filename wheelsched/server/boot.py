@@ -23,7 +23,6 @@ from ..journal.recover import recover
 from ..model.errors import ConfigError, CorruptJournalError, LockedError, StorageFullError
 from ..model.nouns import CLOCK_STEP_US, US, Outcome, format_offset, to_datetime
 from ..pool.pool import Pool
-from ..process.contract import Allowed
 from ..process.leftovers import kill_former_generation
 from ..process.stderr import ERROR, WARNING, say
 from ..protocol.redact import Redaction
@@ -33,13 +32,18 @@ from ..schedules.zonedata import load_zone
 from ..state import history
 from ..verbs import jobs
 from ..verbs.operator import set_hold
+from .check import allowed_of
 from .clock import Clock
+from .config import restart_wanted
 from .grants import Grants
 from .keeper import Keeper
 from .listener import Listener
 from .server import EXIT_CONFIG, Server
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..process.contract import Allowed
     from ..state.state import State
     from .config import Config
 
@@ -109,16 +113,9 @@ def _same_offset(config: Config, journal: LmdbJournal) -> None:
     journal.directory.write_clock_offset(made_with, fresh=not journal.last_seq)
 
 
-def _allowed(config: Config) -> Allowed:
-    return Allowed(
-        commands=config.allow_commands, http=config.allow_http, env=config.allow_env, http_nets=config.http_allow_net,
-        http_secret_file=config.http_secret_file, http_ca_file=config.http_ca_file, socket=str(Path(config.socket).absolute()),
-    )
-
-
-def serve(config: Config) -> int:
+def serve(config: Config, reread: Callable[[], Config] | None = None) -> int:
     """Serve until told to stop; the exit code. 65: the data directory is damaged; 70: the storage failed; 75: the directory is locked;
-    78: a configuration that can't be used.
+    78: a configuration that can't be used. `reread`: the configuration as a start would find it now; ConfigError.
     """
     sys.setswitchinterval(SWITCH_S)
     faulthandler.enable(2)  # a damaged page of the store can end the process by a signal: not without a word
@@ -145,12 +142,14 @@ def serve(config: Config) -> int:
             return EXIT_CONFIG
         say(f"the storage failed: data {config.data}: {in_words(e)}. Start again when the cause is gone", ERROR)
         return EXIT_FATAL
+    if reread is not None:
+        server.reload.settings = lambda: restart_wanted(config, reread)
     return server.run()
 
 
 def _start(config: Config) -> Server:
     begun = time.monotonic()
-    allowed = _allowed(config)
+    allowed = allowed_of(config)
     allowed.check()
     grants = Grants(dict(config.roles), shared=config.shared)
     with ExitStack() as undo:

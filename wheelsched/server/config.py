@@ -4,10 +4,25 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..model.errors import ConfigError, WheelschedError
-from ..model.nouns import DRAIN_US, LEASE_US, MODES, RESERVE_BYTES, ROLES, START_US, SYNC_TIMEOUT_US, US, format_duration, parse_duration
+from ..model.nouns import (
+    DRAIN_US,
+    LEASE_US,
+    MODES,
+    RESERVE_BYTES,
+    ROLES,
+    START_US,
+    SYNC_TIMEOUT_US,
+    US,
+    format_duration,
+    format_offset,
+    parse_duration,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 WORKERS_MAX: Final = 1_024
 CONCURRENCY_MAX: Final = 1_024
@@ -118,6 +133,39 @@ def load(*layers: dict[str, Any]) -> Config:
         if not isinstance(merged.get(key, False), bool):
             raise ConfigError(f"{key}: true or false is wanted")
     return Config(**merged)
+
+
+def restart_wanted(config: Config, reread: Callable[[], Config]) -> str:
+    """What to say at a reload of settings that were changed since the start: a reload brings new task code and no new settings."""
+    try:
+        found = changed(config, reread())
+    except ConfigError as e:
+        return f"the configuration could not be read again, and a restart would fail: {e.message}"
+    if not found:
+        return ""
+    return f"changed since the start, and taken by a restart alone: {'; '.join(found)}"
+
+
+def changed(old: Config, new: Config) -> list[str]:
+    """The settings that differ, by the names that they have in a file, such as "workers (2, and 3 now)"."""
+    found = []
+    for field in fields(Config):
+        before, now = getattr(old, field.name), getattr(new, field.name)
+        if before != now:
+            found.append(f"{field.name.removesuffix('_us')} ({_shown(field.name, before)}, and {_shown(field.name, now)} now)")
+    return found
+
+
+def _shown(name: str, value: Any) -> str:
+    if name.endswith("_us"):
+        return format_offset(value)
+    if name == "roles":
+        value = tuple(f"{role}: {', '.join(names)}" for role, names in value)
+    if isinstance(value, tuple):
+        return ", ".join(value) or "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "not set" if value in (None, "") else oct(value) if name == "socket_mode" else str(value)
 
 
 def task_modules(names: Any) -> tuple[str, ...]:

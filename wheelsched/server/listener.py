@@ -137,10 +137,13 @@ def _prepare(path: str) -> None:
     """Make the directory; remove a dead socket of ours, and nothing else."""
     folder = os.path.dirname(os.path.abspath(path))  # noqa: PTH100, PTH120
     try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103
+        if not os.path.isdir(folder):  # noqa: PTH112
+            os.mkdir(folder, mode=0o700)  # noqa: PTH102 - not those above it: a slip of the pen makes no tree
         info = os.lstat(path)
     except FileNotFoundError:
-        return
+        if os.path.isdir(folder):  # noqa: PTH112
+            return
+        raise ConfigError(f"socket {path}: the folder {os.path.dirname(folder)} is not there: make it, or choose another path") from None  # noqa: PTH120
     except FileExistsError:
         raise ConfigError(f"socket {path}: {folder} is no directory; choose another path") from None
     except OSError as e:

@@ -31,6 +31,8 @@ class Reload(Rolling):
         self._engine = engine
         self._folder = folder
         self._askers: list[tuple[int, int, int]] = []  # connection, request, uid
+        self.settings: Callable[[], str] = str  # what to say of settings that were changed and that a reload does not take
+        self._said = ""
         self.failure: dict[str, Any] | None = None  # of the last one, when the old code went on: text, at_us
 
     def ask(self, cmd: Incoming) -> None:
@@ -58,6 +60,10 @@ class Reload(Rolling):
     def step(self, pool: list[int], *, stopping: bool) -> None:
         """Go on as far as one can now. `pool`: numbers of the workers of the pool."""
         if not stopping:
+            if self._wanted:
+                self._said = self.settings()
+                if self._said:
+                    self._log(f"reload: {self._said}", WARNING)
             self.roll(pool)
         elif self._askers or self.under_way:
             self.clear()
@@ -77,7 +83,7 @@ class Reload(Rolling):
         self.failure = None
         state = self._engine.state
         busy = sum(1 for worker in self._engine.retiring if worker in state.workers and state.runs.list_len(state.workers[worker].list_id))
-        result = {"workers": fresh, "finishing": busy, "folder": self._folder()}
+        result = {"workers": fresh, "finishing": busy, "folder": self._folder(), "settings": self._said}
         rest = f"; {busy} {'ends' if busy == 1 else 'end'} when what {'it has' if busy == 1 else 'they have'} is finished" if busy else ""
         self._log(f"reload: {fresh} worker{' has' if fresh == 1 else 's have'} the new code, from {result['folder']}{rest}")
         for conn, request, _ in self._askers:

@@ -492,7 +492,7 @@ class Server:
     def _ask_stack(self, connection: Connection, request: Request) -> bytes | None:
         self.engine.running.see(self.pool.running(), self._wall(self.pool.since()))
         run = self.keeper.run(self.engine.state, request.args, self.engine.running)
-        self.stacks.ask(connection.number, request.id, run, self.now.mono_us)
+        self.stacks.ask(connection.number, connection.uid, request.id, run, self.now.mono_us)
         return None
 
     def _answer(self, verb: str, args: dict[str, Any]) -> Any:

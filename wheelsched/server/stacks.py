@@ -20,6 +20,7 @@ MARGIN_US: Final = 5 * US  # an external worker has so much more than the time b
 
 class _Asked(NamedTuple):
     conn: int
+    uid: int
     request: int
     run: dict[str, Any]
     worker: int
@@ -35,14 +36,17 @@ class Stacks:
         self._pool = pool
         self._open: list[_Asked] = []
 
-    def ask(self, conn: int, request: int, run: dict[str, Any], now_us: int) -> None:
+    def ask(self, conn: int, uid: int, request: int, run: dict[str, Any], now_us: int) -> None:
         """`run`: as it is told. FailedPreconditionError when nobody is in it now."""
         state, run_id = self._engine.state, bytes.fromhex(run["id"])
         row = state.find_run(run_id)
         fields = None if row is None else state.runs.gather(np.array([row], np.uint32))[0]
         if fields is None or fields["state"] != RunState.LEASED:
             raise FailedPreconditionError(f"run {run['id']} of {display_name(run['job'])} is {run['state']}: no worker has it")
-        check("stacks", connection=sum(one.conn == conn for one in self._open) + 1, user=1, server=len(self._open) + 1)
+        check(
+            "stacks", connection=sum(one.conn == conn for one in self._open) + 1, user=sum(one.uid == uid for one in self._open) + 1,
+            server=len(self._open) + 1,
+        )
         worker, token = int(fields["worker"]), int(fields["token"])
         known = state.workers.get(worker)
         if known is not None and known.kind == "pool":
@@ -52,7 +56,7 @@ class Stacks:
         else:
             self._engine.running.asked.setdefault(token, None)
             until_us = now_us + self._engine.lease_us * 3 // 10 + MARGIN_US
-        self._open.append(_Asked(conn, request, run, worker, token, until_us))
+        self._open.append(_Asked(conn, uid, request, run, worker, token, until_us))
 
     def look(self, now_us: int) -> bool:
         """Answer what can be answered. True: something was."""
