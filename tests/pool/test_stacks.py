@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.pool.test_external import ENV
+import wheelsched
 from tests.rigs.cli import invoke
 from tests.rigs.executor import Scripted, value
 from tests.rigs.executor import wait_for as wait_until
@@ -16,6 +17,8 @@ from tests.rigs.places import TASK_MODULES
 from tests.rigs.server import wait_for
 from wheelsched import Call, Command, FailedPreconditionError, NotFoundError
 from wheelsched.model.nouns import NEVER
+
+ROOT = str(Path(wheelsched.__file__).resolve().parents[1])
 
 
 @pytest.fixture
@@ -166,7 +169,8 @@ def test_n_b5_run_stack_of_a_server(serving, tmp_path):
 def test_n_b5_run_stack_from_a_worker_outside(serving, tmp_path):
     server = serving("--lease", "2s", workers=0)
     ws, gate = server.client(), Path(tmp_path) / "gate"
-    worker = subprocess.Popen([sys.executable, "-m", "wheelsched", "worker", "--tasks", "stack_tasks", "--socket", server.socket], env=ENV)
+    worker = subprocess.Popen([sys.executable, "-m", "wheelsched", "worker", "--tasks", "stack_tasks", "--socket", server.socket],
+                              env={**os.environ, "PYTHONPATH": os.pathsep.join([TASK_MODULES, ROOT])})
     try:
         hung = ws.enqueue(Call("k.plain", str(gate)))
         wait_for(lambda: hung.refresh().state == "running")
