@@ -7,6 +7,9 @@ import pytest
 
 from tests.rigs.engine import FAILED, OK, Bench
 from wheelsched import Call, Every, FailedPreconditionError, InvalidArgumentError, Job, Manual, Retry, current_run
+from wheelsched.client.troubles import troubles
+from wheelsched.engine.alarms import AlarmJobs
+from wheelsched.journal.recover import recover
 from wheelsched.protocol.frames import decode_headers
 from wheelsched.simulator.simulator import Simulator
 from wheelsched.state.records import decode
@@ -274,3 +277,135 @@ def test_snapshots_keep_what_was_told():
     assert loaded.digest() == state.digest()
     rows = np.array(loaded.runs.slots(), np.uint32)
     assert (loaded.runs.gather(rows)["flags"] & 64 > 0).sum() == 1
+
+
+# A server's own alarms
+
+
+def told(sim, job="ops/alarm"):
+    return [(c["reason"], c["job"]) for c in chained(sim, job)]
+
+
+def alarm_troubles(sim):
+    """What `status` and `health` say of the server's alarms."""
+    said = troubles({**sim.client.stats(), "storage": {"state": "ok"}, "draining": False})
+    return [text.partition(",")[0] for text in said if text.startswith("on_")]
+
+
+def everybody(*, hooks=("on_dead", "on_missed"), made=True, **more):
+    """A bench whose server has the job ops/alarm for all."""
+    sim = Bench(**dict.fromkeys(hooks, "ops/alarm"), **more)
+    if made:
+        sim.put("ops/alarm", Manual(), call=B, retry=1)
+    for name in ("b", "next"):
+        sim.put(name, Manual(), retry=1, **({"call": B} if name == "b" else {}))
+    return sim
+
+
+def test_n_a3_the_dead_runs_of_all_jobs_and_enqueues_are_told_to_the_servers_job():
+    sim = everybody()
+    sim.put("a", Manual(), retry=Retry(2, "1s"))
+    sim.put("own", Manual(), retry=1, on_dead="b")
+    sim.put("both", Manual(), retry=1, on_failure="b")
+    for name in ("a", "own", "both"):
+        sim.client.trigger(name)
+    queued = sim.client.enqueue(Call("t"), retry=1)
+    die(sim)
+    assert told(sim) == [("dead", "both"), ("dead", "~t")]  # an on_failure may be a repair: it is no alarm
+    assert sorted(told(sim, "b")) == [("dead", "own"), ("failure", "both")]
+    assert chained(sim, "ops/alarm")[1] == {"reason": "dead", "job": "~t", "run_id": queued.id, "value": None, "error": {"type": "Boom", "message": "m"}}
+    sim.advance(2)
+    die(sim)
+    assert told(sim)[2:] == [("dead", "a")]
+    sim.client.redrive("a")
+    die(sim)
+    assert len(told(sim)) == 3  # as of on_dead: one dead letter is told of once
+
+
+def test_n_a3_no_alarm_calls_itself_nor_another_for_ever():
+    sim = everybody(hooks=("on_dead",))
+    sim.put("a", Manual(), retry=1, on_success="next")
+    sim.put("next", Manual(), retry=1, on_success="b")  # that it has a hook itself changes nothing
+    sim.client.trigger("ops/alarm")
+    sim.hello(51, tasks=("b",))
+    die_of_b = [lambda: sim.finish(sim.lease(51), FAILED, 51, error="Boom")] * 2
+    die_of_b[0]()
+    assert told(sim) == []  # its own death, triggered by hand
+    sim.client.trigger("a")
+    sim.finish(sim.lease(), OK)
+    die(sim)
+    assert told(sim) == []  # a run that a hook made
+    sim.client.trigger("next")
+    die(sim)
+    assert told(sim) == [("dead", "next")]  # the same job, by hand
+    die_of_b[1]()
+    assert told(sim) == [("dead", "next")]
+
+
+def test_n_a3_a_death_at_a_start_is_told_too_and_a_replay_needs_no_flag():
+    sim = everybody()
+    sim.put("a", Manual(), retry=1)
+    sim.client.trigger("a")
+    sim.lease()
+    sim.advance(11)  # its worker is lost
+    assert told(sim) == [("dead", "a")]
+    live = sim.engine.state.digest()
+    assert recover(sim.journal).digest() == live
+    sim._alarm_jobs = AlarmJobs()
+    sim.crash()
+    assert told(sim) == [("dead", "a")]
+    assert sim.client.stats()["alarm_jobs"] == {}
+
+
+def test_n_a3_a_job_that_is_not_there_is_a_trouble_and_loses_nothing():
+    sim = everybody(made=False)
+    sim.put("a", Manual(), retry=1)
+    sim.put("m", Every("60s"), catchup="skip")
+    sim.client.trigger("a")
+    die(sim)
+    sim.crash(down="5m")
+    sim.advance(0)
+    stats = sim.client.stats()
+    assert stats["counters"]["untold"] == 1  # of this life: what was missed
+    assert stats["dead_letters"] == 1
+    assert stats["alarm_jobs"] == {hook: {"job": "ops/alarm", "exists": False} for hook in ("on_dead", "on_missed")}
+    assert alarm_troubles(sim) == [f"{hook}: there is no job ops/alarm" for hook in ("on_dead", "on_missed")]
+    sim.put("ops/alarm", Manual(), call=B)
+    assert alarm_troubles(sim) == []
+    sim.client.redrive("a")
+    die(sim)
+    assert told(sim) == [("dead", "a")]  # nobody was told before
+    sim.client.delete("ops/alarm")
+    assert len(alarm_troubles(sim)) == 2
+
+
+def test_n_a3_missed_occurrences_of_all_jobs_are_told_to_the_servers_job():
+    sim = everybody(hooks=("on_missed",))
+    sim.put("ops/alarm", Every("60s"), call=B, catchup="skip")  # one that misses occurrences of its own
+    sim.put("m", Every("60s"), catchup="skip")
+    sim.put("own", Every("60s"), catchup="skip", on_missed="b")
+    sim.crash(down="5m")
+    sim.advance(0)
+    (cause,) = chained(sim, "ops/alarm")
+    assert (cause["reason"], cause["job"], cause["jobs"], cause["count"]) == ("missed", "m", 1, 4)
+    assert told(sim, "b") == [("missed", "own")]
+    sim.put("late", Every("1h"), late_after="10s")
+    for name in ("m", "own", "ops/alarm"):
+        sim.client.pause(name)
+    sim.advance("1h")
+    sim.advance(11)
+    assert told(sim)[1:] == [("late", "late")]
+    run = sim.client.enqueue(Call("t"), expires_after="10s")
+    sim.client.pause("late")
+    sim.advance(11)
+    assert run.refresh().reason == "expired"
+    assert told(sim)[2:] == [("missed", "~t")]
+
+
+def test_n_a3_what_was_late_before_a_start_is_told_by_the_start():
+    sim = everybody(hooks=("on_missed",))
+    sim.put("late", Every("1h"), late_after="10s")
+    sim.advance("1h")
+    sim.crash(down="20s")
+    sim.advance(0)
+    assert told(sim) == [("late", "late")]

@@ -10,12 +10,19 @@ from collections import Counter
 import numpy as np
 
 from wheelsched import Call, Retry
+from wheelsched.engine.alarms import AlarmJobs
 from wheelsched.model.nouns import HOOKS, JobState, RunState, Trigger
 from wheelsched.protocol.definition import given_from_api
 from wheelsched.protocol.frames import decode_headers, encode_payload
 
 REASONS = {"on_success": "success", "on_failure": "failure", "on_dead": "dead"}
 ENDS = {RunState.SUCCEEDED: "succeeded", RunState.DEAD: "failed", RunState.CANCELLED: "cancelled"}
+
+
+def alarm_jobs_of(seed):
+    """The server's own alarms: every eighth seed has them."""
+    rng = random.Random(f"alarms of {seed}")
+    return AlarmJobs(*(rng.choice(("default/a", "default/d", "team/f")) for _ in range(2))) if seed % 8 == 7 else AlarmJobs()
 
 
 class ChainDraws:
@@ -80,6 +87,7 @@ class ChainRules:
     def __init__(self):
         self.chained = Counter()  # (run id, reason) -> runs that were made for it
         self.told = set()  # dead letters of which a job was told
+        self.alarm_jobs = AlarmJobs()
         self.owed_hooks = {}  # (run id, reason) -> job to trigger, of this batch
         self.coming = {}  # number of a group -> its members, between its two records
         self.groups = {}
@@ -100,6 +108,9 @@ class ChainRules:
     def owe(self, run_id, r, hooks):
         """These hooks of a run are to be called, once each."""
         wire = self.state.specs[int(r["spec"])]
+        everyone = self.alarm_jobs.on_dead
+        if "on_dead" in hooks and everyone and r["trigger"] != Trigger.CHAIN and self.names.get(int(r["job"])) != everyone.encode():
+            wire = {"on_dead": everyone, **wire}
         if run_id in self.told and r["state"] == RunState.DEAD:
             return
         for hook in hooks:

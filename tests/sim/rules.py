@@ -143,11 +143,14 @@ class Rules(TurnRules):
     def _before_due(self, f):
         """Which alarms are owed for what this record leaves without a run."""
         for i in np.flatnonzero((f["state"] == RunState.SKIPPED) & np.isin(f["reason"], (Reason.MISFIRE, Reason.WINDOW, Reason.MAX))).tolist():
-            self.alarm(self.jobs[self.names[int(f["job"][i])]].wire)
+            name = self.names[int(f["job"][i])]
+            self.alarm(name, self.jobs[name].wire)
 
-    def alarm(self, wire):
-        """Somebody is to be told."""
-        target = wire.get("on_missed")
+    def alarm(self, name, wire):
+        """Somebody is to be told of this job."""
+        target = wire.get("on_missed") or self.alarm_jobs.on_missed
+        if target.encode() == name:
+            return
         known = self.jobs.get(target.encode()) if target else None
         if known is not None and known.state != JobState.DELETED and known.name in self.names.values():
             self.untold.add(target)
@@ -231,7 +234,7 @@ class Rules(TurnRules):
             assert r["trigger"] != Trigger.BACKFILL, "what makes up for the past is marked late"
             assert f["at"] >= self.wanted_at(r) + after, "marked late in time"
             if r["trigger"] == Trigger.SCHEDULE:
-                self.alarm(self.state.specs[int(r["spec"])])
+                self.alarm(self.names[int(r["job"])], self.state.specs[int(r["spec"])])
 
     def _finish(self, f, _):
         for r, event in zip(self.state.runs.gather(f["run"]), f["event"].tolist(), strict=True):

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import msgpack
 import numpy as np
 
+from tests.sim.chains import alarm_jobs_of
 from tests.sim.definitions import TASKS
 from tests.sim.judge import Judge
 from tests.sim.oracle import zone_data
@@ -90,6 +91,7 @@ class World:
         self.config = SimpleNamespace(snapshot_bytes=self.rng.choice([2_000, 20_000, 2**40]), retention_us=2**60, data="sim", reserve_bytes=2**26)
         self.journal = MemoryJournal()
         self.judge = Judge(self.version)
+        self.judge.alarm_jobs = alarm_jobs_of(seed)
         self.log: list[bytes] = []  # bodies of all durable records
         self.unsynced: deque[list[bytes]] = deque()
         self.durable_tokens: set[int] = set()
@@ -116,7 +118,8 @@ class World:
         st = self.recover(self.journal)
         behind = st.meta.at_us - self.wall_us > CLOCK_STEP_US
         zones = Zones(lambda name, version=self.version: zone_data(name, version))
-        self.engine = Engine(st, zones, history.pack, self.now(), verbs=jobs.VERBS, boot_id=str(self.boot), zone_version=self.version)
+        self.engine = Engine(st, zones, history.pack, self.now(), verbs=jobs.VERBS, boot_id=str(self.boot), zone_version=self.version,
+                             alarm_jobs=alarm_jobs_of(self.seed))
         self.keeper = Keeper(self.journal, st, self.config)
         self.outbox: deque = deque()
         self.inputs: list = []

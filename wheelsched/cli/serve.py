@@ -23,7 +23,7 @@ _ENVIRONMENT: Final = {
     "tasks": list, "allow_commands": bool, "allow_http": bool,
     "allow_env": list, "redact": list, "hold": bool, "http_allow_net": list, "http_secret_file": str, "http_ca_file": str,
     "clock_offset": str, "clock_check": str, "lease": str, "drain": str,
-    "sync_timeout": str, "start_timeout": str,
+    "sync_timeout": str, "start_timeout": str, "on_dead": str, "on_missed": str,
 }
 _WORDS: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
@@ -122,6 +122,8 @@ def _check(config: Config) -> None:
 @click.option("--http-allow-net", multiple=True, metavar="NET", help="A network, not public, that `http` may reach: 10.0.0.0/8; repeat it.")
 @click.option("--http-secret-file", metavar="FILE", help="Keys that `http` signs with: whsec_... one a line, newest first.")
 @click.option("--http-ca-file", metavar="FILE", help="Certificates that `http` trusts beside the system's.")
+@click.option("--on-dead", metavar="JOB", help="Trigger this job for each dead run of jobs and enqueues that name none of their own.")
+@click.option("--on-missed", metavar="JOB", help="Trigger this job for missed and late occurrences of jobs that name none of their own.")
 @click.option("--hold", is_flag=True, default=None, help="Start with all triggering held, until `admin release`.")
 @click.option("--lease", metavar="D", help="How long a worker may be silent before its runs go to another one (10s).")
 @click.option("--sync-timeout", metavar="D", help="How long the disk may be silent before the server ends with exit code 70 (30s).")

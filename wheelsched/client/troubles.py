@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ..model.nouns import to_datetime, unserved
+from ..model.nouns import alarm_missing, to_datetime, unserved
 from .times import Times, span
 from .words import clean, counted, cut, number
 
@@ -40,6 +40,7 @@ def troubles(s: dict[str, Any]) -> list[str]:
         told = "; ".join(text.removeprefix("no worker serves task ") for text in some)
         more = f" and {len(jobs) - len(some)} other tasks" if len(jobs) > len(some) else ""
         out.append(f"{counted(n, 'active job')} {'names a task' if n == 1 else 'name tasks'} that no worker serves: {told}{more}")
+    out += [alarm_missing(hook, alarm["job"]) for hook, alarm in s.get("alarm_jobs", {}).items() if not alarm["exists"]]
     return out
 
 

@@ -3,6 +3,7 @@
 `late_after` marks and counts a run that no worker has so long after it was to start (see `start_times`; a backfill is late by nature, and
 never marked). `on_missed` names a job to trigger when a misfire
 leaves occurrences without a run, or when a scheduled run is late: once a turn for each such job, with the cause in the run's headers.
+Those of jobs that name none are told to the server's own (`AlarmJobs`), and so are enqueued runs that expired.
 The run of that job is made whatever its overlap policy says, and also while all triggering is held: an alarm is never skipped.
 """
 
@@ -27,6 +28,16 @@ if TYPE_CHECKING:
     from .definitions import SpecTable
 
 _UNRUN: Final = (Reason.MISFIRE, Reason.WINDOW, Reason.MAX)  # a pause or a hold is somebody's will
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmJobs:
+    """Full names of the jobs that are told what befalls jobs and enqueued runs that name none; empty: nobody is. They are a server's
+    configuration and soft: the records say which job was told, so a replay needs to know neither.
+    """
+
+    on_dead: str = ""
+    on_missed: str = ""
 
 
 @dataclass(slots=True)
@@ -57,11 +68,11 @@ class Cause:
 class Alarms:
     """The timers of `late_after`, and what is to be told at the end of the turn."""
 
-    def __init__(self, now_ms: int, state: State, specs: SpecTable, counters: dict[str, int], record: Callable[[str, dict[str, Any]], Any]
-                 ) -> None:
-        """`record`: makes a record of this turn."""
+    def __init__(self, now_ms: int, state: State, specs: SpecTable, counters: dict[str, int], record: Callable[[str, dict[str, Any]], Any],
+                 everyone: str) -> None:
+        """`record`: makes a record of this turn. `everyone`: the full name of the job for those that name none, or empty."""
         self.wheel = Wheel(now_ms)
-        self._state, self._specs, self._counters, self._record = state, specs, counters, record
+        self._state, self._specs, self._counters, self._record, self._everyone = state, specs, counters, record, everyone
         self._causes: dict[tuple[str, str], Cause] = {}  # (job to trigger, reason)
 
     def watch(self, rows: NDArray[np.uint32], now_us: int) -> None:
@@ -98,7 +109,7 @@ class Alarms:
     def expired(self, rows: NDArray[np.uint32]) -> None:
         """Runs that were not started by their deadline: they did not run."""
         for f in self._state.runs.gather(rows):
-            if f["trigger"] == Trigger.SCHEDULE:
+            if f["trigger"] in (Trigger.SCHEDULE, Trigger.ENQUEUE):
                 at = int(f["nominal_us"])
                 self._add(int(f["job"]), int(f["spec"]), "missed", 1, at, at)
 
@@ -113,12 +124,12 @@ class Alarms:
             self._add(int(columns["job"][i]), int(spec[i]), "missed", *span)
 
     def _add(self, job: int, spec: int, reason: str, count: int, from_us: int, until_us: int) -> None:
-        target = self._state.specs[spec].get("on_missed")
-        if target is None:
+        name = self._state.jobs.names(np.array([job], np.uint32))[0].decode()
+        target = self._state.specs[spec].get("on_missed") or self._everyone
+        if target in ("", name):  # an alarm tells nobody of itself
             return
         cause = self._causes.get((target, reason))
         if cause is None:
-            name = self._state.jobs.names(np.array([job], np.uint32))[0].decode()
             self._causes[target, reason] = Cause(reason, display_name(name), {job}, count, from_us, until_us)
         else:
             cause.add(job, count, from_us, until_us)
@@ -135,4 +146,4 @@ def not_started(fields: Any) -> NDArray[np.bool_]:
     return np.asarray((fields["state"] <= plain.RUN_QUEUED) & new, np.bool_)
 
 
-__all__ = ["Alarms", "Cause", "not_started"]
+__all__ = ["AlarmJobs", "Alarms", "Cause", "not_started"]

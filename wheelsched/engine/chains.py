@@ -9,6 +9,9 @@ The definition that the run was made with counts. One (run, hook) makes one run 
 that is repeated ends nothing again, and a dead letter of which a job was told is marked: sent back (`redrive`), it tells nobody when it
 dies again, and when it succeeds then, that is its `on_success`.
 
+A server may have a job for everybody's deaths (`AlarmJobs`): it is told as `on_dead` says of each dead letter whose definition names none;
+never of its own, nor of those of runs that a hook made, or a pair of failing alarms would call each other for ever.
+
 A run that a hook makes is made whatever the overlap policy of its job says, also while that job is paused (as `trigger` does) or all
 triggering is held. A job that is not there (any more) is counted as untold. Cycles are refused when a job is put.
 """
@@ -51,30 +54,47 @@ def hooks_of(fields: Any) -> tuple[str, ...]:
 
 
 def ended(core: Core, rows: NDArray[np.uint32]) -> None:
-    """These runs may have ended in this turn: trigger what their definitions name."""
+    """These runs may have ended in this turn: trigger what their definitions name, and what the server has for all."""
+    everyone = core.alarm_jobs.on_dead
+    if not core.specs.any_hooked and not everyone:
+        return
     fields = core.state.runs.gather(rows)
     final = core.specs.hooked[fields["spec"]] & (fields["state"] > RunState.RETRY_WAIT)
+    if everyone:
+        final |= (fields["state"] == RunState.DEAD) & (fields["trigger"] != Trigger.CHAIN)
     orders: list[tuple[str, dict[str, Any], dict[str, str]]] = []
     told = []
     for row, f in zip(rows[final].tolist(), fields[final], strict=True):
-        wire = core.state.specs[int(f["spec"])]
-        wanted = [hook for hook in hooks_of(f) if hook in wire]
+        wanted = _wanted(core, f)
         if wanted:
             about = _about(core, row, f)
             headers = own_headers(core.state.runs.blobs(row)[0])
-            orders += [(wire[hook], {"reason": _REASONS[hook], **about}, headers) for hook in wanted]
-            if f["state"] == RunState.DEAD and any(_living(core, wire[hook]) is not None for hook in wanted):
+            orders += [(target, {"reason": _REASONS[hook], **about}, headers) for hook, target in wanted.items()]
+            if f["state"] == RunState.DEAD and any(living(core, target) is not None for target in wanted.values()):
                 told.append(row)
     trigger(core, orders)
     if told:
         core.record("CHAINED", {"at": core.now.wall_us, "run": np.array(told, np.uint32)})
 
 
+def _wanted(core: Core, fields: Any) -> dict[str, str]:
+    """Which job each hook of a run that ended calls."""
+    hooks, wire = hooks_of(fields), core.state.specs[int(fields["spec"])]
+    found = {hook: wire[hook] for hook in hooks if hook in wire}
+    everyone = core.alarm_jobs.on_dead
+    if everyone and "on_dead" in hooks and "on_dead" not in wire and fields["trigger"] != Trigger.CHAIN and _name(core, fields) != everyone:
+        found["on_dead"] = everyone
+    return found
+
+
+def _name(core: Core, fields: Any) -> str:
+    return core.state.jobs.names(np.array([fields["job"]], np.uint32))[0].decode()
+
+
 def _about(core: Core, row: int, fields: Any) -> dict[str, Any]:
     """What a cause tells of the run that ended: job, run_id, value (bin) or value_left_out (its size in bytes, if known), error."""
     runs = core.state.runs
-    name = core.state.jobs.names(np.array([fields["job"]], np.uint32))[0].decode()
-    about: dict[str, Any] = {"job": display_name(name), "run_id": runs.text_id(row), "value": None, "error": None}
+    about: dict[str, Any] = {"job": display_name(_name(core, fields)), "run_id": runs.text_id(row), "value": None, "error": None}
     packed = runs.blobs(row)[1]
     result = msgpack.unpackb(packed, raw=False) if packed else {}
     if fields["state"] != RunState.SUCCEEDED:
@@ -96,7 +116,7 @@ def trigger(core: Core, orders: list[tuple[str, dict[str, Any], dict[str, str]]]
     made: list[tuple[str, int, dict[str, Any]]] = []
     for target, cause, headers in orders:
         if target not in found:
-            found[target] = _living(core, target)
+            found[target] = living(core, target)
         row = found[target]
         if row is None:
             core.counters["untold"] += 1
@@ -106,7 +126,8 @@ def trigger(core: Core, orders: list[tuple[str, dict[str, Any], dict[str, str]]]
         _make(core, made[start : start + BATCH_MAX])
 
 
-def _living(core: Core, name: str) -> int | None:
+def living(core: Core, name: str) -> int | None:
+    """The row of a job that is not deleted; None: there is none."""
     row = core.state.find_job(name.encode())
     if row is None or core.state.jobs.gather(np.array([row], np.uint32))["state"][0] == JobState.DELETED:
         return None
@@ -187,7 +208,7 @@ def _from_one_of(coming: Iterable[str], cycle: list[str]) -> list[str]:
 def _targets(core: Core, name: str, coming: Mapping[str, list[str]]) -> list[str]:
     if name in coming:
         return coming[name]
-    row = _living(core, name)
+    row = living(core, name)
     if row is None:
         return []
     return targets_of(core.state.specs[int(core.state.jobs.gather(np.array([row], np.uint32))["spec"][0])])
@@ -199,4 +220,4 @@ def cycle_text(cycle: list[str]) -> str:
     return f"on_success, on_failure, on_dead: {shown} is a cycle, which would trigger itself for ever; take one of these hooks away"
 
 
-__all__ = ["cycle_text", "ended", "find_cycle", "targets_of", "trigger"]
+__all__ = ["cycle_text", "ended", "find_cycle", "living", "targets_of", "trigger"]

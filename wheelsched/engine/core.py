@@ -17,7 +17,7 @@ from ..schedules.table import KIND_AFTER, ScheduleTable
 from ..state import records
 from ..state.live import Live
 from ..wheel._wheel import Wheel
-from .alarms import Alarms
+from .alarms import AlarmJobs, Alarms
 from .census import JobCensus
 from .deadlines import Deadlines
 from .definitions import SpecTable
@@ -64,7 +64,8 @@ NEVER_MS = 2**63 - 1
 class Core:
     """State, clocks, timers and what is soft."""
 
-    def __init__(self, state: State, zones: Zones, pack: Callable[[State, NDArray[np.uint32]], bytes], now: Now, server: str) -> None:
+    def __init__(self, state: State, zones: Zones, pack: Callable[[State, NDArray[np.uint32]], bytes], now: Now, server: str,
+                 alarm_jobs: AlarmJobs) -> None:
         """`pack` makes finished rows into one block of the run history."""
         self.state = state
         self.zones = zones
@@ -73,6 +74,7 @@ class Core:
         self.pack = pack
         self.now = now
         self.server = server
+        self.alarm_jobs = alarm_jobs
         self.sessions: dict[int, Session] = {}  # by connection
         self.retiring: set[int] = set()  # workers that get no more runs
         self.seekers: list[Seeker] = []  # lease requests that wait for runs
@@ -108,7 +110,7 @@ class Core:
         self.wall = Wheel(now_ms)  # jobs by next nominal time
         self.delayed = Wheel(now_ms)  # runs scheduled for an instant
         self.mono = Wheel(now.mono_us // MS)  # runs in retry_wait
-        self.alarms = Alarms(now_ms, state, self.specs, self.counters, self.record)
+        self.alarms = Alarms(now_ms, state, self.specs, self.counters, self.record, alarm_jobs.on_missed)
         self.deadlines = Deadlines(now_ms, state, self.specs)
         self.effects = Effects()
         self.parked: dict[int, str] = {}  # definitions that can't be evaluated, and why

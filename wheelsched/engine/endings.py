@@ -166,8 +166,7 @@ def end_attempts(core: Core, rows: NDArray[np.uint32], outcome: NDArray[np.uint8
     timed = take & (started > 0) & (ended >= started)
     if timed.any():
         _measure(core, fields["spec"][timed], (ended - started)[timed])
-    if core.specs.any_hooked:
-        chains.ended(core, rows[take & ~retry])
+    chains.ended(core, rows[take & ~retry])
     dead = np.flatnonzero(event == plain.EVENT_EXHAUST)
     if len(dead):
         notices.died(core, rows[dead], fields[dead], [said.get(i, _NOTHING) for i in dead[: notices.TEXTS_MAX].tolist()])

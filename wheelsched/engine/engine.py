@@ -19,6 +19,7 @@ from ..protocol import frames
 from ..protocol.verbs import BY_NAME, UNKNOWN
 from ..state import history
 from . import arguments, chains, due, expiry, groups, heartbeats, leases, memory, notices, overlap, retime, roles, sweeps, waiters
+from .alarms import AlarmJobs
 from .core import NEVER_MS, Core, ceil_ms
 from .definitions import TRIES
 from .housekeeping import Housekeeping
@@ -39,8 +40,8 @@ class Engine(Core):
     """Decides for one partition."""
 
     def __init__(self, state: State, zones: Zones, pack: Callable[[State, NDArray[np.uint32]], bytes], now: Now, *,
-                 verbs: Mapping[str, Callable[[Core, Incoming], bytes]], zone_version: str = "", boot_id: str = "", server: str = ""
-                 ) -> None:
+                 verbs: Mapping[str, Callable[[Core, Incoming], bytes]], zone_version: str = "", boot_id: str = "", server: str = "",
+                 alarm_jobs: AlarmJobs | None = None) -> None:
         """Take over a replayed state: the first record of a generation is START, then timers are armed.
 
         `pack` makes finished rows into one block of the run history; `verbs` answer clients. Occurrences before `now` that have
@@ -49,7 +50,7 @@ class Engine(Core):
         if now.wall_us < state.meta.at_us:  # behind the last record: by less than a step, or a ClockBack comes with the first turn
             now = replace(now, wall_us=state.meta.at_us)
         zones.kept = {name: zlib.decompress(data) for name, data in state.zones.items()}  # new zone data may lack a name
-        super().__init__(state, zones, pack, now, server)
+        super().__init__(state, zones, pack, now, server, alarm_jobs or AlarmJobs())
         for name, wire in state.calendars.items():
             self.calendars.put(name, wire)
         self._verbs = verbs

@@ -24,8 +24,7 @@ def expire(core: Core) -> None:
         core.record("EXPIRE", {"at": core.now.wall_us, "run": rows})
         core.counters["expired"] += len(rows)
         core.alarms.expired(rows)
-        if core.specs.any_hooked:
-            chains.ended(core, rows)
+        chains.ended(core, rows)
         core.turn_of(rows)
         waiters.end(core, rows)
 

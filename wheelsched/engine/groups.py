@@ -29,6 +29,5 @@ def end(core: Core) -> None:
         core.record("GROUP_END", {"at": core.now.wall_us, "number": number, "run": rows, "payload": payload})
         if len(rows) and not goes:
             core.counters["cancelled"] += 1
-            if core.specs.any_hooked:
-                chains.ended(core, rows)
+            chains.ended(core, rows)
             waiters.end(core, rows)

@@ -354,6 +354,12 @@ def unserved(task: str, served: Iterable[str] = ()) -> str:
     return f"no worker serves task {task}" + (f"; did you mean {near[0]}?" if near else "")
 
 
+def alarm_missing(hook: str, job: str) -> str:
+    """Why a server's `on_dead` or `on_missed` tells nobody, for the operator."""
+    what = "a run dies" if hook == "on_dead" else "an occurrence is missed"
+    return f"{hook}: there is no job {job}, so nobody is told when {what}: put it (`wheelsched job put {job} --manual ...`)"
+
+
 def display_name(full: str) -> str:
     """The name as users gave it: the namespace `default` is left out, where that can be read back."""
     short = full.removeprefix("default/")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from ..engine.chains import living
 from ..engine.decided import any_known, first_open, known
 from ..engine.served import any_ready, served
 from ..model.columns import encode_blobs, encode_column
@@ -160,6 +161,10 @@ def counts(core: Core) -> dict[str, Any]:
             {"id": f"w{i}", "name": w.name, "kind": w.kind, "leased": state.runs.list_len(w.list_id), "ready": i in ready}
             for i, w in sorted(state.workers.items())
         ],
+        "alarm_jobs": {
+            hook: {"job": display_name(name), "exists": living(core, name) is not None}
+            for hook, name in (("on_dead", core.alarm_jobs.on_dead), ("on_missed", core.alarm_jobs.on_missed)) if name
+        },
         "counters": dict(core.counters), "draining": core.draining, "held": state.meta.held_us >= 0, "hold_note": state.meta.hold_note,
         "held_since_us": None if state.meta.held_us < 0 else state.meta.held_us, "zone_version": state.meta.zone_version,
         "bytes": {

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from ..engine.alarms import AlarmJobs
+from ..engine.chains import living
 from ..engine.engine import Engine
 from ..engine.turn import WorkerGone
 from ..journal.directory import damage
@@ -21,7 +23,7 @@ from ..journal.files import in_words
 from ..journal.lmdb_journal import LmdbJournal
 from ..journal.recover import recover
 from ..model.errors import ConfigError, CorruptJournalError, LockedError, StorageFullError
-from ..model.nouns import CLOCK_STEP_US, US, Outcome, format_offset, to_datetime
+from ..model.nouns import CLOCK_STEP_US, US, Outcome, alarm_missing, display_name, format_offset, to_datetime
 from ..pool.pool import Pool
 from ..process.leftovers import kill_former_generation
 from ..process.stderr import ERROR, WARNING, say
@@ -87,7 +89,7 @@ def _take_over(state: State, config: Config, workers: Path, clock: Clock, boot: 
     proofs = kill_former_generation(workers, state.meta.generation + 1, boot)
     engine = Engine(
         state, Zones(load_zone), history.pack, clock.now(), verbs=jobs.VERBS, zone_version=ZONE_VERSION, boot_id=boot,
-        server=f"wheelsched {__version__}"
+        server=f"wheelsched {__version__}", alarm_jobs=AlarmJobs(config.on_dead, config.on_missed),
     )
     engine.clock_offset_us, engine.lease_us, engine.redaction = config.clock_offset_us, config.lease_us, Redaction(config.redact)
     engine.retention_us = config.retention_us
@@ -192,6 +194,9 @@ def _server(config: Config, journal: LmdbJournal, listener: Listener, allowed: A
         f"serving {config.data} on {config.socket}: {len(state.jobs)} jobs, {int((rows['active'] + rows['waiting']).sum())} open runs,"
         f" generation {state.meta.generation}, {config.workers} workers, ready in {time.monotonic() - begun:.2f} s (pid {os.getpid()})"
     )
+    for hook, job in (("on_dead", config.on_dead), ("on_missed", config.on_missed)):
+        if job and living(engine, job) is None:
+            say(alarm_missing(hook, display_name(job)), WARNING)
     if config.workers and not config.tasks:
         on = [task for task, allowed in (("command", config.allow_commands), ("http", config.allow_http)) if allowed]
         say(f"no --tasks: its workers serve {' and '.join(on) or 'no task'} alone; give --tasks MODULE or start `wheelsched worker`",

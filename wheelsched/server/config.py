@@ -19,6 +19,7 @@ from ..model.nouns import (
     format_duration,
     format_offset,
     parse_duration,
+    parse_job_name,
 )
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class Config:
     http_ca_file: str = ""  # certificates to trust beside the system's
     roles: tuple[tuple[str, tuple[str, ...]], ...] = ()  # (role, users and %groups that have it beside the server's own user and root)
     redact: tuple[str, ...] = ()  # argument fields of any job whose values are not shown
+    on_dead: str = ""  # full name of the job that is triggered for each dead run of those that name none
+    on_missed: str = ""  # and for occurrences that were missed
     hold: bool = False  # start with all triggering held, until `admin release`
     map_size: int | None = None  # None: 4 TiB, less under an address space limit
     reserve_bytes: int = RESERVE_BYTES
@@ -123,6 +126,8 @@ def load(*layers: dict[str, Any]) -> Config:
     merged["allow_env"] = _texts("allow_env", merged.get("allow_env", ()), "names of environment variables, such as 'PG*'")
     merged["http_allow_net"] = _texts("http_allow_net", merged.get("http_allow_net", ()), "networks, such as '10.0.0.0/8'")
     merged["redact"] = _texts("redact", merged.get("redact", ()), "names of argument fields, such as 'password'")
+    for key in ("on_dead", "on_missed"):
+        merged[key] = _alarm_job(key, merged.get(key) or "")
     merged["roles"] = _roles(merged.get("roles", {}))
     for key in ("http_secret_file", "http_ca_file"):
         if not isinstance(merged.get(key, ""), str) or "\0" in merged.get(key, ""):
@@ -179,6 +184,17 @@ def task_modules(names: Any) -> tuple[str, ...]:
         if not name.replace(".", "_").isidentifier():
             raise ConfigError(f"tasks: {name[:60]!r} is no name of a Python module, such as 'pkg.mod'")
     return tuple(names)
+
+
+def _alarm_job(key: str, value: Any) -> str:
+    """The full name of a job; empty: none is wanted."""
+    try:
+        name = parse_job_name(value) if value != "" else ""
+    except WheelschedError as e:
+        raise ConfigError(f"{key}: {e.message}") from None
+    if "/~" in name:
+        raise ConfigError(f"{key}: {name[:120]} is reserved for enqueued runs; name a job that was put")
+    return name
 
 
 def _roles(value: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from ..client.client import BaseClient, Run
 from ..client.verbs import WAIT_S_MAX, Verbs, call_seconds, outcome, unfinished
 from ..engine import peers
+from ..engine.alarms import AlarmJobs
 from ..engine.engine import Engine
 from ..engine.turn import ClockBack, Effects, Incoming, Now, WorkerGone
 from ..journal.memory import Batch, MemoryJournal
@@ -131,11 +132,12 @@ class SimClient(BaseClient):
 class Simulator:
     """A scheduler of one's own. `start`: aware datetime or RFC 3339 text; `modules`: where tasks are, as names or modules;
     `tasks`: further ones, as {name: function} or functions marked with `@task`; `ext`: types
-    that arguments and results may hold, beside those in the modules.
+    that arguments and results may hold, beside those in the modules; `on_dead`, `on_missed`: names of jobs, as `serve` takes them.
     """
 
     def __init__(self, start: Any = "2026-01-01T00:00:00Z", modules: str | ModuleType | Iterable[str | ModuleType] = (), *,
-                 tasks: Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]] = (), ext: Iterable[Ext] = ()) -> None:
+                 tasks: Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]] = (), ext: Iterable[Ext] = (),
+                 on_dead: str = "", on_missed: str = "") -> None:
         """InvalidArgumentError for a start without a time zone; ImportError for a module that can't be imported."""
         self.now_us = parse_instant(start, "start")  # the wall clock
         self._mono_us = 0
@@ -149,6 +151,7 @@ class Simulator:
         self._last_id = 0
         self._answers: dict[tuple[int, int], Any] = {}
         self._effects = Effects()
+        self._alarm_jobs = AlarmJobs(*(name and parse_job_name(name) for name in (on_dead, on_missed)))
         self.engine = self._boot()
 
     def __enter__(self) -> Self:
@@ -241,7 +244,7 @@ class Simulator:
         state = recover(self.journal)
         engine = Engine(
             state, Zones(load_zone), history.pack, Now(self.now_us, self._mono_us), verbs=jobs.VERBS,
-            zone_version=ZONE_VERSION, boot_id="simulated", server="wheelsched simulator",
+            zone_version=ZONE_VERSION, boot_id="simulated", server="wheelsched simulator", alarm_jobs=self._alarm_jobs,
         )
         engine.retention_us = NEVER // 2  # history is kept whole
         for worker, known in list(state.workers.items()):
