@@ -88,6 +88,12 @@ def test_a_crontab_becomes_jobs(live):
     assert kinds["cron"]["schedule"]["tz"] == "Asia/Tokyo"
     assert set(kinds) == {"cron", "manual"}
     assert "unchanged" in live("job", "import", "crontab", "-", text=text)
+    live("job", "put", "ops/mail", "demo.ok", "--manual")
+    told = live("job", "import", "crontab", "-", "--on-dead", "ops/mail", text=f"MAILTO=me\n{text}")
+    assert "a run that dies triggers ops/mail, which may mail me" in told  # test_n_a3: importers name the alarm
+    assert {j["spec"]["on_dead"] for j in live.json("job", "list", "crontab/*")} == {"ops/mail"}
+    assert "put it first" in live("job", "import", "crontab", "-", "--on-dead", "no/such", text=text, code=1)
+    assert "job name" in live("job", "import", "crontab", "-", "--dry-run", "--on-dead", "a b", text=text, code=2) + live.said[-1]
     refused = live("job", "import", "crontab", "-", "--queue", "no such name", "--prefix", "b/", "-o", "json", text=text, code=1)
     assert [r["kind"] for r in json.loads(refused)] == ["env", "error", "error", "skipped"], "each line tells that it was refused"
 

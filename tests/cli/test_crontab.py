@@ -89,6 +89,13 @@ def test_mail_is_said_not_to_be_sent():
     assert "no mail" in entry.notes[0]
 
 
+def test_n_a3_mailto_says_which_job_is_told():
+    (told,) = read_crontab('MAILTO="ops@example.org"', on_dead="ops/mail")
+    assert told.notes == ["output is kept with each run, no mail is sent; a run that dies triggers ops/mail, which may mail ops@example.org"]
+    assert "; --on-dead JOB triggers a job when a run dies, which may mail root: see" in one("MAILTO=root").notes[0]
+    assert one('MAILTO=""').notes == ["output is kept with each run, no mail is sent, as was wanted"]
+
+
 def test_percent_is_standard_input():
     entry = one("0 0 * * * cat; echo 100\\%%first%second\\%")
     assert run_argv(entry, PATH="/bin:/usr/bin") == "first\nsecond%\n100%\n"

@@ -39,7 +39,7 @@ _HOUR_MAX: Final = 23
 _SLUG_MAX: Final = 40
 _STDIN: Final = 'printf "%s\\n" "$2" | "$0" -c "$1"'
 _NOT_PASSED: Final = {
-    "MAILTO": "output is kept with each run, no mail is sent", "MAILFROM": "no mail is sent",
+    "MAILFROM": "no mail is sent",
     "CONTENT_TYPE": "no mail is sent", "CONTENT_TRANSFER_ENCODING": "no mail is sent",
     "RANDOM_DELAY": "not taken over; --jitter spreads starts", "CRON_RANDOM_DELAY": "not taken over; --jitter spreads starts",
     "START_HOURS_RANGE": "anacron's, not taken over",
@@ -58,17 +58,19 @@ class _Reader:
     system: bool
     prefix: str
     tz: str
+    on_dead: str
     env: dict[str, str] = field(default_factory=dict)
     names: dict[str, int] = field(default_factory=dict)
 
 
-def read_crontab(text: str, *, system: bool = False, prefix: str = "crontab/", tz: str = "UTC") -> list[Entry]:
-    """The lines that say something, in order. `system`: with a user field, as in /etc/cron.d. `tz`: without CRON_TZ.
+def read_crontab(text: str, *, system: bool = False, prefix: str = "crontab/", tz: str = "UTC", on_dead: str = "") -> list[Entry]:
+    """The lines that say something, in order. `system`: with a user field, as in /etc/cron.d. `tz`: without CRON_TZ. `on_dead`: the job
+    that is told of dead runs, if there is one.
 
     InvalidArgumentError for a prefix that can't begin a job's name.
     """
     parse_job_name(prefix + "x")
-    reader = _Reader(system, prefix, tz)
+    reader = _Reader(system, prefix, tz, on_dead)
     return list(_entries(reader, text))
 
 
@@ -102,12 +104,24 @@ def _assign(reader: _Reader, number: int, line: str, found: re.Match[str]) -> En
             return Entry(number, "error", line, [f"{e.message}; the schedules behind it stay in {reader.tz}"])
         reader.tz = value
         return Entry(number, "env", line, [f"schedules from here on are in {value}"])
+    if name == "MAILTO":
+        return Entry(number, "env", line, [_mail(value, reader.on_dead)])
     if name in _NOT_PASSED:
         return Entry(number, "env", line, [_NOT_PASSED[name]])
     reader.env[name] = value
     if name == "TZ":
         return Entry(number, "env", line, [f"passed to the commands, as cron does; schedules follow CRON_TZ, here {reader.tz}"])
     return Entry(number, "env", line, ["the commands' shell" if name == "SHELL" else "passed to the commands"])
+
+
+def _mail(to: str, on_dead: str) -> str:
+    """What becomes of MAILTO: cron mails whatever a command prints, a job tells another one that it failed."""
+    kept = "output is kept with each run, no mail is sent"
+    if not to:
+        return f"{kept}, as was wanted"
+    if on_dead:
+        return f"{kept}; a run that dies triggers {on_dead}, which may mail {to}"
+    return f"{kept}; --on-dead JOB triggers a job when a run dies, which may mail {to}: see `wheelsched manual recipes`"
 
 
 def _split(line: str, fields: int) -> tuple[list[str], str]:

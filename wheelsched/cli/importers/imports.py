@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ...model.errors import UnimplementedError
-from ...model.nouns import CATCHUPS
+from ...model.nouns import CATCHUPS, parse_job_name
 from ...schedules.schedule import Cron
 from ..apply import read_text
 from ..policies import policies
@@ -41,6 +41,7 @@ def _flags(f: F) -> F:
         click.option("--overlap", metavar="W", help="While an earlier run is active."),
         click.option("--catchup", type=click.Choice(CATCHUPS), help="What is run of what was missed."),
         click.option("--retry-attempts", type=int, metavar="N", help="All attempts, the first included."),
+        click.option("--on-dead", metavar="JOB", help="Trigger this job when a run is out of attempts: the alarm."),
     )):
         f = option(f)
     return f
@@ -53,7 +54,10 @@ _FILES = click.argument(
 
 def _given(flags: dict[str, Any]) -> dict[str, Any]:
     """The policies that the user chose."""
-    return policies({k: flags[k] for k in ("queue", "timeout", "overlap", "catchup", "retry_attempts") if flags[k] is not None})
+    if flags["on_dead"] is not None:
+        parse_job_name(flags["on_dead"])  # a dry run says what is wrong with it, too
+    names = ("queue", "timeout", "overlap", "catchup", "retry_attempts", "on_dead")
+    return policies({name: flags[name] for name in names if flags[name] is not None})
 
 
 def _zone(tz: str | None) -> str:
@@ -76,16 +80,16 @@ def import_crontab(files: tuple[Path, ...], system: bool | None, prefix: str, tz
     command task, [/bin/sh, -c, LINE], so the server must run with --allow-commands. A job is named after its command: a line that was
     changed is a new job when it is imported again, and the former one is told, to be deleted by hand.
     """
-    zone = _zone(tz)
+    zone, given = _zone(tz), _given(flags)
     entries: list[Entry] = []
     for file in files:
         form = crontab.is_system(file) if system is None else system
-        found = crontab.read_crontab(read_text(file), system=form, prefix=prefix, tz=zone)
+        found = crontab.read_crontab(read_text(file), system=form, prefix=prefix, tz=zone, on_dead=flags["on_dead"] or "")
         for entry in found if len(files) > 1 else ():
             entry.file = str(file)
         entries += found
     _unique(entries)
-    carry_over(entries, crontab.POLICIES, _given(flags), dry=flags["dry_run"], paused=flags["paused"],
+    carry_over(entries, crontab.POLICIES, given, dry=flags["dry_run"], paused=flags["paused"],
                advice=f"; schedules without CRON_TZ are read in {zone}")
     if not flags["dry_run"]:
         tell_others(entries, prefix)

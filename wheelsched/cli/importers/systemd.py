@@ -58,6 +58,7 @@ _SANDBOX: Final = re.compile(
 )
 _PRIVILEGED: Final = "+!|"
 _INSTALL: Final = "a job is active once it is put; pause it with `job pause`"
+_ON_FAILURE: Final = "no unit is started from here: --on-dead JOB triggers a job when a run dies"
 _UNIT: Final = "units' dependencies and conditions are not known here"
 _KNOWN_TIMER: Final = ("OnCalendar", "OnUnitActiveSec", "OnUnitInactiveSec", "RandomizedDelaySec", "Persistent", "Unit")
 _PLAIN_TYPES: Final = ("oneshot", "simple", "exec", "idle")
@@ -123,12 +124,17 @@ def _last_ones(settings: list[Setting]) -> list[Setting]:
     return out
 
 
+def _of_a_unit(setting: Setting) -> str:
+    """Why a setting of no section of its own is not carried over."""
+    return _INSTALL if setting.section == "Install" else _ON_FAILURE if setting.key == "OnFailure" else _UNIT
+
+
 def _timer_setting(timer: _Timer, setting: Setting) -> None:
     key, value = setting.key, setting.value
     if setting.section == "Unit" and key == "Description":
         timer.policies["note"] = value[:1_000]
     elif setting.section != "Timer":
-        timer.tell("dropped", setting, _INSTALL if setting.section == "Install" else _UNIT)
+        timer.tell("dropped", setting, _of_a_unit(setting))
     elif key not in _KNOWN_TIMER:
         timer.tell("dropped", setting, _TIMER.get(key, "no such setting of a timer is known here"))
     else:
@@ -238,7 +244,7 @@ class _Service:
         if setting.section == "Unit" and key == "Description":
             self.timer.policies.setdefault("note", value[:1_000])
         elif setting.section != "Service":
-            self.drop(setting, _INSTALL if setting.section == "Install" else _UNIT)
+            self.drop(setting, _of_a_unit(setting))
         elif key == "ExecStart":
             self.commands.append(setting)
         elif key == "Environment":
