@@ -179,6 +179,13 @@ def test_a_timer_with_two_calendars_is_a_union():
     assert all(e.text and e.notes[0] for e in entries if e.kind == "dropped")
 
 
+def test_n_a3_on_failure_says_how_a_job_is_told():
+    entries = timer(
+        "b.timer", **{"b.timer": "[Unit]\nOnFailure=x\n[Timer]\nOnCalendar=daily", "b.service": "[Unit]\nOnFailure=x\n[Service]\nExecStart=/b"}
+    )
+    assert [e.notes for e in entries if e.kind == "dropped"] == [["no unit is started from here: --on-dead JOB triggers a job when a run dies"]] * 2
+
+
 def test_an_interval_and_several_commands():
     entries = timer("poll.timer")
     job = the_job(entries)
