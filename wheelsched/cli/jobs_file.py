@@ -61,7 +61,7 @@ _DEFAULT_KEYS: Final = (*POLICIES, *_ZONE, *_OWN)
 _TOP: Final = ("defaults", "jobs", "calendars")
 _CALENDAR_KEYS: Final = ("mode", "tz", "dates", "yearly", "weekdays", "windows", "daily")
 _PART_KEYS: Final = ("cron", "every", "at", *_CRON, *_EVERY)
-_COMMAND_KEYS: Final = ("argv", "cwd", "env", "user", "success_codes", "fatal_codes", "stdin")
+_COMMAND_KEYS: Final = ("argv", "cwd", "env", "user", "success_codes", "fatal_codes", "stdin", "env_file")
 _HTTP_KEYS: Final = ("method", "url", "json", "body", "headers", "timeout", "expect", "redirects", "sign", "max_body")
 _RULE_KEYS: Final = ("attempts", "backoff", "factor", "cap")
 _RETRY_KEYS: Final = (*_RULE_KEYS, "not_on", "errors")
@@ -347,6 +347,9 @@ class _Reader:
         for key in ("cwd", "user", "stdin"):
             if not isinstance(known.get(key, ""), str):
                 raise _AtError((*path, key), f"text is wanted, not {_kind(known[key])}")
+        files = known.get("env_file", [])
+        if not isinstance(files, str) and not (isinstance(files, list) and all(isinstance(file, str) for file in files)):
+            raise _AtError((*path, "env_file"), "the path of a file, or a list of them, is wanted")
         return Command(**known)
 
     def http(self, path: Path, value: Any) -> Call:

@@ -19,6 +19,7 @@ from ..process import processes
 from ..tasks.tasks import RunContext, current_run
 from ..tasks.verdicts import NotRetried
 from .causes import as_json, cause_of, environment
+from .env_files import variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -56,6 +57,7 @@ def identity(run: RunContext) -> dict[str, str]:
 def command(
     runner: Runner, allowed: Allowed, began: Surroundings, argv: list[str], cwd: str | None = None, env: dict[str, str] | None = None,
     user: str | None = None, success_codes: Iterable[int] = (0,), fatal_codes: Iterable[int] = (), stdin: str | bytes | None = None,
+    env_file: Iterable[str] = (),
 ) -> int:
     """Run a program without a shell, in a process group of its own; its exit code. See `Command`. What Python tasks have done to
     the process is nothing to it: it inherits what the worker `began` with. What caused the run it is told by its environment, and at its
@@ -63,7 +65,7 @@ def command(
 
     CommandFailed for codes that are not among `success_codes`, CommandRefused for `fatal_codes` and for what can't be started.
     """
-    _check(argv, cwd, env, stdin)
+    _check(argv, cwd, env, stdin, env_file)
     account = None if user is None else _account(user)
     names = (*INHERITED, *allowed.env)
     passed = {k: v for k, v in began.environ.items() if any(fnmatchcase(k, name) for name in names)}
@@ -77,7 +79,8 @@ def command(
             groups = os.getgrouplist(account.pw_name, account.pw_gid)
             switch = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": groups}
     cause = cause_of(current_run())
-    told = {**passed, **(env or {}), **identity(current_run()), **environment(cause)}
+    filed = variables(env_file, {os.geteuid(), *(() if account is None else (account.pw_uid,))})
+    told = {**passed, **filed, **(env or {}), **identity(current_run()), **environment(cause)}
     text = as_json(cause) if stdin is None else stdin.encode() if isinstance(stdin, str) else stdin
     code = _supervised(runner, began, argv, cwd, told, text, switch)
     if code in success_codes:
@@ -88,7 +91,7 @@ def command(
     raise CommandFailed(how)
 
 
-def _check(argv: Any, cwd: Any, env: Any, stdin: Any) -> None:
+def _check(argv: Any, cwd: Any, env: Any, stdin: Any, env_file: Any) -> None:
     """CommandRefused for what no program can be started with; a client of ours refuses most of it earlier."""
     if not isinstance(argv, list) or not argv or not argv[0] or not all(isinstance(a, str) and "\0" not in a for a in argv):
         raise CommandRefused("command: argv is a list of texts without NUL, such as ['backup', '--all']; there is no shell")
@@ -99,6 +102,8 @@ def _check(argv: Any, cwd: Any, env: Any, stdin: Any) -> None:
             raise CommandRefused(f"command: env is a map of texts; the variable {str(name)[:100]!r} can't be set so")
     if not isinstance(stdin, str | bytes | None):
         raise CommandRefused("command: stdin is text or bytes")
+    if not isinstance(env_file, list | tuple) or not all(isinstance(x, str) and x.removeprefix("-").startswith("/") for x in env_file):
+        raise CommandRefused("command: env_file is a list of absolute paths")
 
 
 def _account(user: str) -> pwd.struct_passwd:

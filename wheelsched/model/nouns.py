@@ -411,14 +411,18 @@ class Call(Generic[R_co]):
 def Command(  # noqa: N802 - reads as a noun at the place of use
     argv: list[str], cwd: str | None = None, env: dict[str, str] | None = None, user: str | None = None,
     success_codes: tuple[int, ...] | list[int] = (0,), fatal_codes: tuple[int, ...] | list[int] = (), stdin: str | bytes | None = None,
+    env_file: str | list[str] | None = None,
 ) -> Call[int]:
     """The built-in task `command`: an argv list, no shell. Off until the operator allows it.
 
     The program gets a few variables of its worker's environment (PATH, HOME, LANG, TZ and the like, and what the operator adds with
-    --allow-env), then `env`, then WHEELSCHED_RUN_ID, _JOB, _SCHEDULED_AT, _ATTEMPT, _TOKEN, _MISSED and _SOCKET. `user`: run as that
-    user, with its groups and its home as the folder unless `cwd` is given; the worker must run as root for it. Exit codes: one of
-    `success_codes` is a success, one of `fatal_codes` a failure that is not retried, any other (a signal is its negative number) one
-    that is. What can't be started at all is not retried either.
+    --allow-env), then those of `env_file`, then `env`, then WHEELSCHED_RUN_ID, _JOB, _SCHEDULED_AT, _ATTEMPT, _TOKEN, _MISSED and
+    _SOCKET. `user`: run as that user, with its groups and its home as the folder unless `cwd` is given; the worker must run as root for
+    it. Exit codes: one of `success_codes` is a success, one of `fatal_codes` a failure that is not retried, any other (a signal is its
+    negative number) one that is. What can't be started at all is not retried either.
+
+    `env_file`: absolute paths of files with a NAME=value a line, for secrets. The worker reads them at each run, and nothing of them is
+    kept; they belong to its user, the run's or root, and not anybody may read them. One with a - before its path need not be there.
 
     `stdin`: what it reads at its standard input. Without one, a run that a hook, an alarm or a group caused reads the cause there, as
     JSON, and has WHEELSCHED_CAUSE_JOB, _CAUSE_RUN_ID, _CAUSE_REASON and _CAUSE_ERROR; any other run reads nothing.
@@ -434,6 +438,11 @@ def Command(  # noqa: N802 - reads as a noun at the place of use
     more: dict[str, Any] = {"fatal_codes": list(fatal_codes)} if fatal_codes else {}  # left out: a definition stays what it was
     if stdin is not None:
         more["stdin"] = stdin
+    files = [env_file] if isinstance(env_file, str) else list(env_file or ())
+    if not all(isinstance(file, str) and file.removeprefix("-").startswith("/") and "\0" not in file for file in files):
+        raise PayloadError("Command: env_file is the absolute path of a file, or a list of them; a - before it: it need not be there")
+    if files:
+        more["env_file"] = files
     return Call("command", list(argv), cwd=cwd, env=dict(env or {}), user=user, success_codes=list(success_codes), **more)
 
 

@@ -13,6 +13,7 @@ from ...model.errors import DeadlineExceededError, PermissionDeniedError, Unavai
 from ...schedules.words import given_words
 from ..output import show_many
 from ..shell import Failed, say, shell
+from .secrets import Hider, redacted, with_redact
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,7 +47,9 @@ def carry_over(
     sh = shell()
     results: dict[int, str] = {} if dry else _put(entries, policies, given, paused=paused)
     heads = ["LINE", "RESULT", "JOB", "SCHEDULE", "NOTE"]
-    show_many(sh, entries, lambda e: _to_dict(e, results), heads, lambda e: _cells(e, results), empty="no lines")
+    hider = Hider(((e.text, e.job) for e in entries), given.get("redact") or ())
+    show_many(sh, entries, lambda e: hider.plain(_to_dict(e, results, given)), heads,
+              lambda e: [hider.text(cell) for cell in _cells(e, results)], empty="no lines")
     jobs = sum(e.job is not None for e in entries)
     count = {kind: sum(e.kind == kind for e in entries) for kind in KINDS}
     say(
@@ -56,6 +59,9 @@ def carry_over(
     )
     if any(e.job is not None and e.job.call.task == "command" for e in entries):
         say("commands run as command tasks: the server must run with --allow-commands")
+    hidden = sorted({name for e in entries if e.job is not None for name in redacted(e.job, ())})
+    if hidden:
+        say(f"{', '.join(hidden)}: taken for secrets, and redacted in these jobs; better is a file of the worker's: env_file")
     if told := _other_users(entries, dry=dry):
         say(told)
     if count["error"]:
@@ -96,7 +102,7 @@ def _put(entries: Sequence[Entry], policies: Mapping[str, Any], given: Mapping[s
         job = entry.job
         if job is None:
             continue
-        merged = {**policies, **job.policies, **given}
+        merged = with_redact({**policies, **job.policies, **given}, job)
         note, held = merged.pop("note", ""), merged.pop("paused", None)
         try:
             found = client.put(job.name, job.call, job.schedule, paused=True if paused else held, note=note, **merged)
@@ -133,24 +139,28 @@ def _cells(entry: Entry, results: dict[int, str]) -> list[str]:
     return [f"{entry.file}:{entry.line}" if entry.file else str(entry.line), _result(entry, results), name, when, told]
 
 
-def _to_dict(entry: Entry, results: dict[int, str]) -> dict[str, Any]:
+def _to_dict(entry: Entry, results: dict[int, str], given: Mapping[str, Any]) -> dict[str, Any]:
     out: dict[str, Any] = {"file": entry.file} if entry.file else {}
     out |= {"line": entry.line, "kind": entry.kind, "result": _result(entry, results), "text": entry.text, "notes": entry.notes}
     job = entry.job
     if job is None:
         return out
     call, schedule = job.call, job.schedule
+    names = redacted(job, given.get("redact") or ())
+    shown = job.policies | ({"redact": names} if names else {})
     out |= {"job": job.name, "task": call.task}
     if call.task == "command":
         out |= {"argv": call.args[0], "env": call.kwargs["env"], "user": call.kwargs["user"]}
+        if call.kwargs.get("env_file"):
+            out["env_file"] = call.kwargs["env_file"]
     else:
         out |= {"args": plain(list(call.args)), "kwargs": plain(call.kwargs)}
     if hasattr(schedule, "expr"):
         out |= {"cron": schedule.expr, "tz": schedule.tz}
     elif entry.kind == "manual":
         out["manual"] = True
-    return out | {"schedule": given_words(schedule), "policies": {k: _policy(v) for k, v in job.policies.items()}}
+    return out | {"schedule": given_words(schedule), "policies": {k: _policy(v) for k, v in shown.items()}}
 
 
 def _policy(value: Any) -> Any:
-    return value if isinstance(value, str | int | float | bool) else str(value)
+    return value if isinstance(value, str | int | float | bool | list) else str(value)

@@ -40,6 +40,7 @@ def _flags(f: F) -> F:
         click.option("--timeout", metavar="D", help="Of one run."),
         click.option("--overlap", metavar="W", help="While an earlier run is active."),
         click.option("--catchup", type=click.Choice(CATCHUPS), help="What is run of what was missed."),
+        click.option("--redact", multiple=True, metavar="NAME", help="A variable not shown to anybody, beside what looks like a secret."),
         click.option("--retry-attempts", type=int, metavar="N", help="All attempts, the first included."),
         click.option("--on-dead", metavar="JOB", help="Trigger this job when a run is out of attempts: the alarm."),
     )):
@@ -56,7 +57,7 @@ def _given(flags: dict[str, Any]) -> dict[str, Any]:
     """The policies that the user chose."""
     if flags["on_dead"] is not None:
         parse_job_name(flags["on_dead"])  # a dry run says what is wrong with it, too
-    names = ("queue", "timeout", "overlap", "catchup", "retry_attempts", "on_dead")
+    names = ("queue", "timeout", "overlap", "catchup", "retry_attempts", "on_dead", "redact")
     return policies({name: flags[name] for name in names if flags[name] is not None})
 
 

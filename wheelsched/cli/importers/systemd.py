@@ -40,7 +40,6 @@ _TIMER: Final = {
     "OnTimezoneChange": "there is no such trigger",
 }
 _SERVICE: Final = {
-    "EnvironmentFile": "the file is not read: give the variables in the job's env",
     "PassEnvironment": "give the variables in the job's env",
     "ExecStartPre": "only ExecStart is run: put it into a script", "ExecStartPost": "only ExecStart is run: put it into a script",
     "ExecStop": "only ExecStart is run", "ExecStopPost": "only ExecStart is run: put it into a script",
@@ -229,6 +228,7 @@ class _Service:
     kind: str = "simple"
     commands: list[Setting] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
+    env_files: list[str] = field(default_factory=list)
     cwd: str | None = None
     user: str | None = None
     codes: list[int] = field(default_factory=lambda: [0])
@@ -249,6 +249,8 @@ class _Service:
             self.commands.append(setting)
         elif key == "Environment":
             self.environment(setting)
+        elif key == "EnvironmentFile":
+            self.env_file(setting)
         elif key == "WorkingDirectory" and value.startswith("/"):
             self.cwd = value
         elif key == "User":
@@ -277,6 +279,17 @@ class _Service:
                     self.drop(setting, f"{word!r} has no value")
         except InvalidArgumentError as e:
             self.drop(setting, e.message)
+
+    def env_file(self, setting: Setting) -> None:
+        """A file that the worker reads at each run; the empty text takes back those before it."""
+        path = setting.value.replace("%%", "%")
+        if not path:
+            self.env_files.clear()
+        elif path.removeprefix("-").startswith("/") and not set(path) & set("*?["):
+            self.env_files.append(path)
+            self.timer.notes.append(f"{path.removeprefix('-')} is read by the worker at each run; not anybody may read it")
+        else:
+            self.drop(setting, "one path of a file is wanted: env_file of the command")
 
     def success(self, setting: Setting) -> None:
         """Exit codes; signals are reported."""
@@ -320,7 +333,8 @@ class _Service:
             codes = list(range(256)) if "-" in flags else sorted(set(self.codes))
             if "-" in flags:
                 self.timer.notes.append("any exit code counts as success")
-            return Command(argv, cwd=self.cwd, env=self.env, user=self.user, success_codes=codes)
+            return Command(argv, cwd=self.cwd, env=self.env, user=self.user, success_codes=codes, env_file=self.env_files)
         script = " && ".join("{ " + shlex.join(c.argv) + " || :; }" if "-" in c.flags else shlex.join(c.argv) for _, c in made)
         self.timer.notes.append(f"its {len(made)} commands run one after another in one shell")
-        return Command(["/bin/sh", "-c", script], cwd=self.cwd, env=self.env, user=self.user, success_codes=sorted(set(self.codes)))
+        argv, codes = ["/bin/sh", "-c", script], sorted(set(self.codes))
+        return Command(argv, cwd=self.cwd, env=self.env, user=self.user, success_codes=codes, env_file=self.env_files)
