@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ...model.jobs import Job
 
 _NAME: Final = re.compile(
-    r"PASSW(?:OR)?D|PASSPHRASE|(?<![A-Z])PASS(?![A-Z])|PWD$|SECRET|TOKEN|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|AUTH$|_DSN$", re.IGNORECASE
+    r"PASSW(?:OR)?D|PASSPHRASE|(?<![A-Z])PASS(?![A-Z])|PWD$|SECRET|TOKEN|CREDENTIAL|(?:API|ACCESS|PRIVATE)_?KEY|AUTH$|_DSN$", re.IGNORECASE
 )
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@")
 _LINE: Final = re.compile(r"\s*[\"']?([A-Za-z_][A-Za-z0-9_]*)[\"']?\s*=\s*(.*)")
