@@ -402,6 +402,15 @@ def test_n_a3_missed_occurrences_of_all_jobs_are_told_to_the_servers_job():
     assert told(sim)[2:] == [("missed", "~t")]
 
 
+def test_n_a3_an_alarm_tells_no_redacted_argument():
+    sim = everybody()
+    sim.put("a", Manual(), call=Call("t", password="m"), retry=1, redact=["password"])
+    sim.client.trigger("a")
+    die(sim)
+    (cause,) = chained(sim, "ops/alarm")
+    assert cause["error"] == {"type": "Boom", "message": "[redacted]"}
+
+
 def test_n_a3_what_was_late_before_a_start_is_told_by_the_start():
     sim = everybody(hooks=("on_missed",))
     sim.put("late", Every("1h"), late_after="10s")

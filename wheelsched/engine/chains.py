@@ -92,14 +92,18 @@ def _name(core: Core, fields: Any) -> str:
 
 
 def _about(core: Core, row: int, fields: Any) -> dict[str, Any]:
-    """What a cause tells of the run that ended: job, run_id, value (bin) or value_left_out (its size in bytes, if known), error."""
+    """What a cause tells of the run that ended: job, run_id, value (bin) or value_left_out (its size in bytes, if known), and error, without
+    the values of arguments that are redacted.
+    """
     runs = core.state.runs
     about: dict[str, Any] = {"job": display_name(_name(core, fields)), "run_id": runs.text_id(row), "value": None, "error": None}
     packed = runs.blobs(row)[1]
     result = msgpack.unpackb(packed, raw=False) if packed else {}
     if fields["state"] != RunState.SUCCEEDED:
         found = _UNWANTED.get(int(fields["reason"])) or {key: str(result.get(key) or "") for key in ("type", "message")}
-        about["error"] = {"type": found["type"], "message": found["message"][:MESSAGE_MAX]}
+        wire, payload = core.state.specs[int(fields["spec"])], runs.blobs(row)[0]
+        message = core.redaction.scrubbed(found["message"], payload, core.state.announced, wire)  # it may go on into a mail or a chat
+        about["error"] = {"type": found["type"], "message": message[:MESSAGE_MAX]}
     elif isinstance(result.get("value"), bytes):
         if len(result["value"]) <= VALUE_MAX:
             about["value"] = result["value"]
