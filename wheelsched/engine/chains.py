@@ -93,7 +93,7 @@ def _name(core: Core, fields: Any) -> str:
 
 def _about(core: Core, row: int, fields: Any) -> dict[str, Any]:
     """What a cause tells of the run that ended: job, run_id, value (bin) or value_left_out (its size in bytes, if known), and error, without
-    the values of arguments that are redacted.
+    values of arguments that are redacted.
     """
     runs = core.state.runs
     about: dict[str, Any] = {"job": display_name(_name(core, fields)), "run_id": runs.text_id(row), "value": None, "error": None}
