@@ -92,8 +92,8 @@ def _name(core: Core, fields: Any) -> str:
 
 
 def _about(core: Core, row: int, fields: Any) -> dict[str, Any]:
-    """What a cause tells of the run that ended: job, run_id, value (bin) or value_left_out (its size in bytes, if known), and error, without
-    values of arguments that are redacted.
+    """What a cause tells of the run that ended: job, run_id, value (bin) or value_left_out (its size in bytes, if known), and error. The
+    values of redacted arguments are not in the error.
     """
     runs = core.state.runs
     about: dict[str, Any] = {"job": display_name(_name(core, fields)), "run_id": runs.text_id(row), "value": None, "error": None}
