@@ -402,6 +402,19 @@ def test_n_a3_missed_occurrences_of_all_jobs_are_told_to_the_servers_job():
     assert told(sim)[2:] == [("missed", "~t")]
 
 
+def test_n_a3_where_a_jobs_own_alarm_is_deleted_the_servers_is_told():
+    sim = everybody()
+    sim.put("gone", Manual(), call=B)
+    sim.put("a", Every("60s"), retry=1, on_dead="gone", on_missed="gone", catchup="skip")
+    sim.client.delete("gone")
+    sim.client.trigger("a")
+    die(sim)
+    sim.crash(down="5m")
+    sim.advance(0)
+    assert told(sim) == [("dead", "a"), ("missed", "a")]
+    assert sim.client.stats()["counters"]["untold"] == 0
+
+
 def test_n_a3_an_alarm_tells_no_redacted_argument():
     sim = everybody()
     sim.put("a", Manual(), call=Call("t", password="m"), retry=1, redact=["password"])

@@ -105,12 +105,17 @@ class ChainRules:
             if kind == "FINISH" and r["state"] != RunState.CANCELLED:
                 self.owe(run_id, r, ("on_success",) if r["state"] == RunState.SUCCEEDED else ("on_failure", "on_dead"))
 
+    def there(self, name):
+        """Whether there is a job of this name."""
+        job = self.jobs.get((name or "").encode())
+        return job is not None and job.state != JobState.DELETED
+
     def owe(self, run_id, r, hooks):
         """These hooks of a run are to be called, once each."""
         wire = self.state.specs[int(r["spec"])]
         everyone = self.alarm_jobs.on_dead
         if "on_dead" in hooks and everyone and r["trigger"] != Trigger.CHAIN and self.names.get(int(r["job"])) != everyone.encode():
-            wire = {"on_dead": everyone, **wire}
+            wire = {**wire, "on_dead": wire["on_dead"] if self.there(wire.get("on_dead")) else everyone}
         if run_id in self.told and r["state"] == RunState.DEAD:
             return
         for hook in hooks:

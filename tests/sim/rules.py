@@ -148,7 +148,8 @@ class Rules(TurnRules):
 
     def alarm(self, name, wire):
         """Somebody is to be told of this job."""
-        target = wire.get("on_missed") or self.alarm_jobs.on_missed
+        target, everyone = wire.get("on_missed") or "", self.alarm_jobs.on_missed
+        target = target if self.there(target) or not everyone else everyone
         if target.encode() == name:
             return
         known = self.jobs.get(target.encode()) if target else None

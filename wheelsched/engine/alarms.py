@@ -3,7 +3,7 @@
 `late_after` marks and counts a run that no worker has so long after it was to start (see `start_times`; a backfill is late by nature, and
 never marked). `on_missed` names a job to trigger when a misfire
 leaves occurrences without a run, or when a scheduled run is late: once a turn for each such job, with the cause in the run's headers.
-Those of jobs that name none are told to the server's own (`AlarmJobs`), and so are enqueued runs that expired.
+Those of jobs that name none, or one that is deleted, are told to the server's own (`AlarmJobs`), and so are enqueued runs that expired.
 The run of that job is made whatever its overlap policy says, and also while all triggering is held: an alarm is never skipped.
 """
 
@@ -32,7 +32,7 @@ _UNRUN: Final = (Reason.MISFIRE, Reason.WINDOW, Reason.MAX)  # a pause or a hold
 
 @dataclass(frozen=True, slots=True)
 class AlarmJobs:
-    """Full names of the jobs that are told what befalls jobs and enqueued runs that name none; empty: nobody is. They are a server's
+    """Full names of the jobs that are told what befalls jobs and enqueued runs that have none of their own; empty: nobody is. They are a server's
     configuration and soft: the records say which job was told, so a replay needs to know neither.
     """
 
@@ -125,7 +125,7 @@ class Alarms:
 
     def _add(self, job: int, spec: int, reason: str, count: int, from_us: int, until_us: int) -> None:
         name = self._state.jobs.names(np.array([job], np.uint32))[0].decode()
-        target = self._state.specs[spec].get("on_missed") or self._everyone
+        target = target_of(self._state, self._state.specs[spec].get("on_missed"), self._everyone)
         if target in ("", name):  # an alarm tells nobody of itself
             return
         cause = self._causes.get((target, reason))
@@ -140,10 +140,23 @@ class Alarms:
         return [(target, cause.plain(), {}) for (target, _), cause in causes.items()]
 
 
+def living(state: State, name: str) -> int | None:
+    """The row of a job that is not deleted; None: there is none."""
+    row = state.find_job(name.encode())
+    if row is None or state.jobs.gather(np.array([row], np.uint32))["state"][0] == plain.JOB_DELETED:
+        return None
+    return row
+
+
+def target_of(state: State, own: str | None, everyone: str) -> str:
+    """Who is told: the job that a definition names, else `everyone`'s, also when that job is deleted. Empty: nobody is to be."""
+    return own if own and (not everyone or living(state, own) is not None) else everyone
+
+
 def not_started(fields: Any) -> NDArray[np.bool_]:
     """Which runs no worker has had yet."""
     new = (fields["attempt"] == 0) & (fields["snoozes"] == 0) & (fields["outcome"] == 0)
     return np.asarray((fields["state"] <= plain.RUN_QUEUED) & new, np.bool_)
 
 
-__all__ = ["AlarmJobs", "Alarms", "Cause", "not_started"]
+__all__ = ["AlarmJobs", "Alarms", "Cause", "living", "not_started", "target_of"]

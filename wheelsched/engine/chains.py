@@ -9,8 +9,9 @@ The definition that the run was made with counts. One (run, hook) makes one run 
 that is repeated ends nothing again, and a dead letter of which a job was told is marked: sent back (`redrive`), it tells nobody when it
 dies again, and when it succeeds then, that is its `on_success`.
 
-A server may have a job for everybody's deaths (`AlarmJobs`): it is told as `on_dead` says of each dead letter whose definition names none;
-never of its own, nor of those of runs that a hook made, or a pair of failing alarms would call each other for ever.
+A server may have a job for everybody's deaths (`AlarmJobs`): it is told as `on_dead` says of each dead letter whose definition names
+none, or one that is deleted. It is never told of its own, nor of those of runs that a hook made, or two failing alarms would call each
+other for ever.
 
 A run that a hook makes is made whatever the overlap policy of its job says, also while that job is paused (as `trigger` does) or all
 triggering is held. A job that is not there (any more) is counted as untold. Cycles are refused when a job is put.
@@ -24,8 +25,9 @@ import msgpack
 import numpy as np
 
 from ..model.ids import other_run_id
-from ..model.nouns import BATCH_MAX, HOOKS, JobState, Reason, RunFlag, RunState, Trigger, display_name
+from ..model.nouns import BATCH_MAX, HOOKS, Reason, RunFlag, RunState, Trigger, display_name
 from ..state import records
+from .alarms import living, target_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -70,7 +72,7 @@ def ended(core: Core, rows: NDArray[np.uint32]) -> None:
             about = _about(core, row, f)
             headers = own_headers(core.state.runs.blobs(row)[0])
             orders += [(target, {"reason": _REASONS[hook], **about}, headers) for hook, target in wanted.items()]
-            if f["state"] == RunState.DEAD and any(living(core, target) is not None for target in wanted.values()):
+            if f["state"] == RunState.DEAD and any(living(core.state, target) is not None for target in wanted.values()):
                 told.append(row)
     trigger(core, orders)
     if told:
@@ -82,8 +84,8 @@ def _wanted(core: Core, fields: Any) -> dict[str, str]:
     hooks, wire = hooks_of(fields), core.state.specs[int(fields["spec"])]
     found = {hook: wire[hook] for hook in hooks if hook in wire}
     everyone = core.alarm_jobs.on_dead
-    if everyone and "on_dead" in hooks and "on_dead" not in wire and fields["trigger"] != Trigger.CHAIN and _name(core, fields) != everyone:
-        found["on_dead"] = everyone
+    if everyone and "on_dead" in hooks and fields["trigger"] != Trigger.CHAIN and _name(core, fields) != everyone:
+        found["on_dead"] = target_of(core.state, wire.get("on_dead"), everyone)
     return found
 
 
@@ -120,7 +122,7 @@ def trigger(core: Core, orders: list[tuple[str, dict[str, Any], dict[str, str]]]
     made: list[tuple[str, int, dict[str, Any]]] = []
     for target, cause, headers in orders:
         if target not in found:
-            found[target] = living(core, target)
+            found[target] = living(core.state, target)
         row = found[target]
         if row is None:
             core.counters["untold"] += 1
@@ -128,14 +130,6 @@ def trigger(core: Core, orders: list[tuple[str, dict[str, Any], dict[str, str]]]
             made.append((target, row, {**headers, "cause": cause}))
     for start in range(0, len(made), BATCH_MAX):
         _make(core, made[start : start + BATCH_MAX])
-
-
-def living(core: Core, name: str) -> int | None:
-    """The row of a job that is not deleted; None: there is none."""
-    row = core.state.find_job(name.encode())
-    if row is None or core.state.jobs.gather(np.array([row], np.uint32))["state"][0] == JobState.DELETED:
-        return None
-    return row
 
 
 def _make(core: Core, orders: list[tuple[str, int, dict[str, Any]]]) -> None:
@@ -212,7 +206,7 @@ def _from_one_of(coming: Iterable[str], cycle: list[str]) -> list[str]:
 def _targets(core: Core, name: str, coming: Mapping[str, list[str]]) -> list[str]:
     if name in coming:
         return coming[name]
-    row = living(core, name)
+    row = living(core.state, name)
     if row is None:
         return []
     return targets_of(core.state.specs[int(core.state.jobs.gather(np.array([row], np.uint32))["spec"][0])])
@@ -224,4 +218,4 @@ def cycle_text(cycle: list[str]) -> str:
     return f"on_success, on_failure, on_dead: {shown} is a cycle, which would trigger itself for ever; take one of these hooks away"
 
 
-__all__ = ["cycle_text", "ended", "find_cycle", "living", "targets_of", "trigger"]
+__all__ = ["cycle_text", "ended", "find_cycle", "targets_of", "trigger"]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ..engine.chains import living
+from ..engine.alarms import living
 from ..engine.decided import any_known, first_open, known
 from ..engine.served import any_ready, served
 from ..model.columns import encode_blobs, encode_column
@@ -162,7 +162,7 @@ def counts(core: Core) -> dict[str, Any]:
             for i, w in sorted(state.workers.items())
         ],
         "alarm_jobs": {
-            hook: {"job": display_name(name), "exists": living(core, name) is not None}
+            hook: {"job": display_name(name), "exists": living(state, name) is not None}
             for hook, name in (("on_dead", core.alarm_jobs.on_dead), ("on_missed", core.alarm_jobs.on_missed)) if name
         },
         "counters": dict(core.counters), "draining": core.draining, "held": state.meta.held_us >= 0, "hold_note": state.meta.hold_note,

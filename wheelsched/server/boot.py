@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from ..engine.alarms import AlarmJobs
-from ..engine.chains import living
+from ..engine.alarms import AlarmJobs, living
 from ..engine.engine import Engine
 from ..engine.turn import WorkerGone
 from ..journal.directory import damage
@@ -195,7 +194,7 @@ def _server(config: Config, journal: LmdbJournal, listener: Listener, allowed: A
         f" generation {state.meta.generation}, {config.workers} workers, ready in {time.monotonic() - begun:.2f} s (pid {os.getpid()})"
     )
     for hook, job in (("on_dead", config.on_dead), ("on_missed", config.on_missed)):
-        if job and living(engine, job) is None:
+        if job and living(state, job) is None:
             say(alarm_missing(hook, display_name(job)), WARNING)
     if config.workers and not config.tasks:
         on = [task for task, allowed in (("command", config.allow_commands), ("http", config.allow_http)) if allowed]

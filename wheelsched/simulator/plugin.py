@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Name the mark."""
-    text = "wheelsched(modules=..., tasks=..., start=..., connections=False): arguments of the fixture `wheelsched`"
+    text = "wheelsched(modules=..., tasks=..., start=..., on_dead=..., connections=False): arguments of the fixture `wheelsched`"
     config.addinivalue_line("markers", text)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ..engine import memory
+from ..engine.alarms import living
 from ..engine.arguments import done, param_of, payload_fault, payload_of, text, whole
 from ..engine.chains import cycle_text, find_cycle, targets_of
 from ..engine.definitions import whole_ms
@@ -104,8 +105,7 @@ def resolved_spec(core: Core, given: Any, name: str, coming: Collection[str] = (
 
 def alive(core: Core, name: str) -> bool:
     """Whether a job of that full name is there and not deleted."""
-    row = core.state.find_job(name.encode())
-    return row is not None and bool(core.state.jobs.gather(np.array([row], np.uint32))["state"][0] != plain.JOB_DELETED)
+    return living(core.state, name) is not None
 
 
 def own(wire: dict[str, Any]) -> bool:
