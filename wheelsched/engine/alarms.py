@@ -32,8 +32,8 @@ _UNRUN: Final = (Reason.MISFIRE, Reason.WINDOW, Reason.MAX)  # a pause or a hold
 
 @dataclass(frozen=True, slots=True)
 class AlarmJobs:
-    """Full names of the jobs that are told what befalls jobs and enqueued runs without one of their own; empty: nobody is. A server has them by its
-    configuration, so they are soft: the records say which job was told, so a replay needs to know neither.
+    """Full names of the jobs that are told what befalls jobs and enqueued runs without one of their own; empty: nobody is. They come from
+    a server's configuration and are soft: the records say which job was told, so a replay needs to know neither.
     """
 
     on_dead: str = ""
