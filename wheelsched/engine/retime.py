@@ -6,10 +6,11 @@ Nothing here fires an occurrence. Cursors see to it that none fires twice.
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from ..model.errors import ScheduleError
 from ..model.nouns import NEVER, Disposition, JobState, Reason, RunState
 from ..schedules.expressions import parse
 from ..schedules.table import KIND_AFTER, KIND_AT, KIND_MANUAL, ScheduleTable
@@ -73,7 +74,7 @@ class _Moved:
         self.old = old
         self.changed = changed
         self.old_table, self.new_table = ScheduleTable(old), ScheduleTable(core.zones)
-        self.members: dict[int, list[tuple[str, tuple[int, int], tuple[int, int]]]] = {}  # by definition: see _compiled
+        self.members: dict[int, list[_Member]] = {}  # by definition
 
     def apply(self, old_version: str, new_version: str) -> None:
         """Record what moved."""
@@ -123,40 +124,60 @@ class _Moved:
     def _passed(self, spec: int, param: int, cursor: int, at: int) -> tuple[list[Entry], int]:
         """The occurrences from `at` on that were decided by their wall time, and the first one that was not."""
         entries: list[Entry] = []
-        while at < NEVER and self._again(spec, cursor, at):
+        while at < NEVER and self._again(spec, param, cursor, at):
             entries.append(Entry(Span(at, at, 1), Disposition.TZDATA_MOVED, Reason.NONE))
             at = self.core.specs.next_one(spec, param, at)
         return entries, at
 
-    def _again(self, spec: int, cursor: int, at: int) -> bool:
-        """Whether a fixed-time member of the schedule that gives `at` had that wall time, or a later one, at or before the cursor."""
+    def _again(self, spec: int, param: int, cursor: int, at: int) -> bool:
+        """Whether each member of the schedule that gives `at` had that wall time, or a later one, at or before the cursor."""
         if spec not in self.members:
             self.members[spec] = self._compiled(spec)
-        for zone, mine, theirs in self.members[spec]:
-            if self.new_table.next_one(*mine, NEVER, at - 1) != at:
-                continue
-            old, new = self.old.get(zone), self.core.zones.get(zone)
-            last = self.old_table.prev_one(*theirs, NEVER, cursor + 1)
-            differs = _offset(old, at) != _offset(new, at) or (last < NEVER and _offset(old, last) != _offset(new, last))
-            if last < NEVER and differs and at + _offset(new, at) <= last + _offset(old, last):
-                return True
-        return False
+        giving = [m for m in self.members[spec] if self.new_table.next_one(*m.mine, param if m.anchor == NEVER else m.anchor, at - 1) == at]
+        return bool(giving) and all(self._had(member, cursor, at) for member in giving)
 
-    def _compiled(self, spec: int) -> list[tuple[str, tuple[int, int], tuple[int, int]]]:
-        """(zone, compiled with the new data, with the old) of the members that keep to wall time in a zone that changed."""
+    def _had(self, member: _Member, cursor: int, at: int) -> bool:
+        if member.theirs is None:
+            return False
+        old, new = self.old.get(member.zone), self.core.zones.get(member.zone)
+        last = self.old_table.prev_one(*member.theirs, NEVER, cursor + 1)
+        differs = _offset(old, at) != _offset(new, at) or (last < NEVER and _offset(old, last) != _offset(new, last))
+        return last < NEVER and differs and at + _offset(new, at) <= last + _offset(old, last)
+
+    def _compiled(self, spec: int) -> list[_Member]:
         wire = self.core.state.specs[spec]
         name, found = wire.get("hash_id") or "", []
-        for part in _members(wire["schedule"]):
-            if part["kind"] != "cron" or part["tz"] not in self.changed:
+        for part, anchor in _members(wire["schedule"]):
+            mine = _compiled(self.new_table, part, name)
+            if mine is None:
                 continue
-            if parse(part["expr"], part["seconds"], part["day_or"], name or None).wild:
-                continue  # it follows real time
-            found.append((part["tz"], self.new_table.compile(part, name), self.old_table.compile(part, name)))
+            wall = part["kind"] == "cron" and part["tz"] in self.changed
+            if wall and parse(part["expr"], part["seconds"], part["day_or"], name or None).wild:
+                wall = False  # it follows real time
+            found.append(_Member(mine, anchor, part["tz"] if wall else "", _compiled(self.old_table, part, name) if wall else None))
         return found
 
 
-def _members(schedule: dict[str, Any]) -> list[dict[str, Any]]:
-    return [part["schedule"] for part in schedule["of"]] if schedule["kind"] == "union" else [schedule]
+class _Member(NamedTuple):
+    """A schedule, or one of a union, compiled with the new data; if it keeps to wall time in a zone that changed, with the old too."""
+
+    mine: tuple[int, int]
+    anchor: int
+    zone: str
+    theirs: tuple[int, int] | None
+
+
+def _compiled(table: ScheduleTable, part: dict[str, Any], name: str) -> tuple[int, int] | None:
+    """None for what never fires with that zone data: a union may have such members."""
+    try:
+        return table.compile(part, name)
+    except ScheduleError:
+        return None
+
+
+def _members(schedule: dict[str, Any]) -> list[tuple[dict[str, Any], int]]:
+    """(schedule, its own anchor or NEVER) of a schedule, or of the members of a union."""
+    return [(part["schedule"], part["param_us"]) for part in schedule["of"]] if schedule["kind"] == "union" else [(schedule, NEVER)]
 
 
 def _offset(zone: Zone, us: int) -> int:
