@@ -149,6 +149,19 @@ def test_a_wall_time_that_another_zone_has_for_the_first_time_is_had(berlin):
         assert fates(b, "both") == [("02 00:00", "fired")]
 
 
+@pytest.mark.parametrize("also", [[], [Every("6h")]])
+def test_a_time_that_lies_in_a_gap_of_other_zone_data_keeps_no_server_from_its_start(berlin, also):
+    with Kinds(START) as b:
+        b.put("gap", [Cron("0 30 2 1 6 * 2026", tz="Europe/Berlin", dst_gap="skip"), *also] if also else Cron(
+            "0 30 2 1 6 * 2026", tz="Europe/Berlin", dst_gap="skip"), overlap="allow")
+        b.advance("7h")
+        berlin("2026z", 1, ("2026-06-01T01:00", 2))
+        b.crash()
+        b.crash()
+        b.advance("7h")
+        assert len(b.runs("gap")) == 2 * len(also)
+
+
 def test_zone_data_is_kept_once_for_each_zone_that_is_used(berlin):
     with Kinds(START) as b:
         b.put("utc", Every("1h"))

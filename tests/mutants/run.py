@@ -212,6 +212,9 @@ def main() -> int:
         copy = shutil.copytree(ROOT, Path(folder, "copy"), ignore=shutil.ignore_patterns(".git", ".venv", "build", ".*_cache"))
         os.chdir(copy)
         sys.path.insert(0, str(copy))
+        assert "wheelsched" not in sys.modules, "the package has been read here: a change in the copy would go unnoticed"
+        for name in [name for name in sys.modules if name.split(".")[0] == "tests"]:
+            del sys.modules[name]  # the copy's from here on
         sys.dont_write_bytecode = True
         os.environ.update(PYTHONPATH=str(copy), PYTHONDONTWRITEBYTECODE="1", WHEELSCHED_CHECKED="1")
         if not given.map.exists():
