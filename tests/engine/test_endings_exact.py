@@ -12,6 +12,7 @@ from wheelsched import Cron, Every, Retry
 from wheelsched.engine.endings import read_result
 from wheelsched.model.errors import InvalidArgumentError
 from wheelsched.model.nouns import US, Outcome, to_datetime
+from wheelsched.state import records
 
 START = "2026-03-02T00:00:00Z"
 SNOOZED = Outcome.SNOOZED
@@ -22,12 +23,13 @@ class Lags(Bench):
     """A bench that keeps the lags that the engine tells the server."""
 
     def __init__(self, start):
-        self.done, self.started = [], []
+        self.done, self.started, self.kinds = [], [], []
         super().__init__(start)
 
     def _step(self, inputs):
         super()._step(inputs)
         self.done += [at for name, instants in self._effects.lags if name == "done" for at in instants.tolist()]
+        self.kinds.append([records.decode(record)[0] for record in self._effects.records])
         self.started += [us for lags in self._effects.start_lags for us in lags.tolist()]
 
 
@@ -70,6 +72,36 @@ def test_what_an_external_worker_sends_is_checked_before_anybody_reads_it(b, res
     with pytest.raises(InvalidArgumentError, match="finish: .* of a result"):
         end(b, leases, OK, result)
     assert b.finish(leases) == [1], "it may still report"
+
+
+@pytest.mark.parametrize("pair", [7, [], [0], [0, {}, {}], ["0", {}], [None, {}], [0.5, {}], [-1, {}], [1, {}]])
+def test_a_result_of_no_row_is_refused_and_ends_nothing(b, pair):
+    b.client.enqueue(CALL)
+    ((run_id, token, _),) = leases = b.lease()
+    one = {"id": run_id, "token": np.array([token], "<i8").tobytes(), "outcome": bytes([OK]), "started_us": bytes(8), "ended_us": bytes(8)}
+    with pytest.raises(InvalidArgumentError, match=r"result is a list of \[row, map\]"):
+        b.call(50, ("finish", {**one, "result": [pair]}))
+    assert b.finish(leases) == [1]
+
+
+def test_a_frame_of_no_completions_is_answered(b):
+    assert b.finish([]) == []
+
+
+def test_what_has_succeeded_is_one_record(b):
+    b.client.enqueue(CALL)
+    b.finish(b.lease())
+    assert b.kinds[-1] == ["FINISH"]
+
+
+def test_what_is_late_is_counted(b):
+    b.client.enqueue(CALL)
+    leases = b.lease()
+    assert b.finish(leases) == [1]
+    assert b.finish(leases) == [1], "a repeat is not late"
+    assert b.client.stats()["counters"]["stale"] == 0
+    assert b.finish(leases, FAILED) == [2]
+    assert b.client.stats()["counters"]["stale"] == 1
 
 
 # When it began and ended
@@ -147,6 +179,14 @@ def test_the_lag_of_a_plain_run_counts_from_its_time(b):
     b.work(leases, 10)
     report(b, leases, due + 4, due + 9)
     assert (b.done, b.started) == ([due], [4])
+
+
+def test_a_worker_that_does_not_know_when_it_began_tells_no_lag_of_the_start(b):
+    b.put(schedule=Every("60s"))
+    b.advance("60s")
+    leases = b.lease()
+    report(b, leases, 0, b.now_us)
+    assert (b.done, b.started) == ([b.now_us], [])
 
 
 def test_the_lag_of_a_jittered_run_counts_from_its_own_instant(b):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
+from datetime import timedelta
 
 import pytest
 
 from tests.rigs.engine import Bench, at
 from wheelsched import Cron, Every
-from wheelsched.model.nouns import US, to_datetime
+from wheelsched.model.nouns import US
 from wheelsched.simulator import simulator
 from wheelsched.state import records
 
@@ -119,15 +120,26 @@ def test_an_hour_that_comes_twice_is_had_twice_though_zone_data_changed_elsewher
         assert [f"{r.scheduled_at:%d %H:%M}" for r in b.runs("once")] == ["01 23:30"]
 
 
-def test_a_schedule_of_an_interval_and_a_wall_time_survives_other_zone_data(berlin):
+@pytest.mark.parametrize("anchor", [None, "2026-03-01T00:00:00Z"])
+def test_a_schedule_of_an_interval_and_a_wall_time_survives_other_zone_data(berlin, anchor):
     with Kinds(START) as b:
-        b.put("both", [Every("6h"), Cron("0 0 * * *", tz="Europe/Berlin"), Cron("30 0 * * *")], overlap="allow")
+        b.put("both", [Every("6h", anchor=anchor), Cron("0 0 * * *", tz="Europe/Berlin"), Cron("30 0 * * *")], overlap="allow")
         b.advance(to="2026-03-01T23:30:00Z")
         west(b, berlin)
         b.advance(to="2026-03-02T13:00:00Z")  # at 00:00Z the wall time is had again, and the interval is not
         told = [(f"{r.scheduled_at:%H:%M}", r.disposition) for r in b.runs("both", skipped=True)]
         assert told[0:2] == [("18:00", "fired"), ("23:00", "fired")]
         assert [f for f in told[2:] if f[1] == "fired"] == [("00:00", "fired"), ("00:30", "fired"), ("06:00", "fired"), ("12:00", "fired")]
+
+
+def test_a_date_that_never_came_before_is_had(berlin):
+    """The schedule has decided other times, but none of that member."""
+    with Kinds(START) as b:
+        b.put("both", [Every("6h"), Cron("0 0 3 2 3 * 2026", tz="Europe/Berlin")], overlap="allow")
+        b.advance(to="2026-03-02T00:30:00Z")
+        west(b, berlin)
+        b.advance(to="2026-03-02T05:00:00Z")
+        assert fates(b, "both") == [("02 00:00", "fired"), ("02 03:00", "fired")]
 
 
 @pytest.mark.parametrize("second", ["0 0 * * *", "0 0 1-31 * *"])
@@ -216,8 +228,7 @@ def test_what_comes_due_after_the_clock_went_back_is_in_time(ahead):
         since = b.now
         b.advance("3m")
         b.advance("3m")
-        assert [(r.disposition, r.reason) for r in b.runs("j", skipped=True) if since + (to_datetime(120 * US) - to_datetime(0)) < r.scheduled_at <= b.now] == [
-            ("fired", None)] * 4
+        assert [(r.disposition, r.reason) for r in b.runs("j", skipped=True) if since + timedelta(seconds=120) < r.scheduled_at <= b.now] == [("fired", None)] * 4
 
 
 @pytest.mark.parametrize("how", ["active", "paused", "finished"])
@@ -241,14 +252,13 @@ def test_a_delay_after_completion_that_was_counted_on_a_wrong_clock_counts_from_
         assert b.client.get("j").state == how
 
 
-@pytest.mark.parametrize("back", [1, 30, 59])
-def test_a_delay_after_completion_that_may_be_right_stays(back):
-    """A step back within the delay: the delay that was counted is no longer than one from now and the step."""
+@pytest.mark.parametrize(("back", "sooner"), [(1, 0), (1_000, 0), (1_001, 1_000), (5_000_000, 5_000_000)])
+def test_a_delay_after_completion_that_is_longer_than_one_from_now_counts_from_now(back, sooner):
+    """A millisecond more is its rounding."""
     with Kinds(START) as b:
         b.put(schedule=Every("1h", after_completion=True))
         b.advance("1h")
         b.finish(b.lease())
         due = b.client.get("j").next_at
-        b.advance("59m")
-        b.step_clock(-back)
-        assert b.client.get("j").next_at == due
+        b.step_clock(-back / US)
+        assert b.client.get("j").next_at == due - timedelta(microseconds=sooner)
