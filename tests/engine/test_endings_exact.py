@@ -69,7 +69,7 @@ def test_a_result_of_our_own_worker_may_have_just_its_limit(more):
 def test_what_an_external_worker_sends_is_checked_before_anybody_reads_it(b, result):
     b.client.enqueue(CALL)
     leases = b.lease()
-    with pytest.raises(InvalidArgumentError, match="finish: .* of a result"):
+    with pytest.raises(InvalidArgumentError, match=r"finish: .* of a result"):
         end(b, leases, OK, result)
     assert b.finish(leases) == [1], "it may still report"
 
