@@ -66,9 +66,19 @@ class Shell:
         if self._client is None:
             from ..client.client import Client  # noqa: PLC0415 - offline verbs need none
 
-            self._client = Client(self.socket) if self.timeout is None else Client(self.socket, timeout=self.timeout)
+            wait = {} if self.timeout is None else {"timeout": self.timeout, "retry_for": self._patience_s}
+            self._client = Client(self.socket, **wait)
+            self._client.tell_waiting(lambda why: say(f"waiting for the next server, for {self.timeout or '30s'} (--timeout D): {why}"))
             click.get_current_context().find_root().call_on_close(self._client.close)
         return self._client
+
+    @property
+    def _patience_s(self) -> float:
+        """For how long a verb waits for the next server."""
+        from ..client.requests import RETRY_FOR_S_MAX  # noqa: PLC0415 - as above
+        from ..model.nouns import US, parse_duration  # noqa: PLC0415
+
+        return min(RETRY_FOR_S_MAX, parse_duration(self.timeout, "--timeout") / US)
 
     @property
     def now(self) -> datetime:

@@ -505,6 +505,10 @@ class Client(BaseClient):
         """End the connection. Calls after that raise FailedPreconditionError."""
         self._transport.close()
 
+    def tell_waiting(self, tell: Callable[[str], None]) -> None:
+        """Have `tell` called with the reason when a call has to wait because the server is going away."""
+        self._transport.on_wait = tell
+
     def __enter__(self) -> Self:
         return self
 

@@ -76,6 +76,11 @@ class Open(Generic[T]):
         self.wants_retry = by_server and isinstance(error, UnavailableError)
         self.answered = True
 
+    @property
+    def why_again(self) -> str:
+        """Why the server wants to be asked again."""
+        return "" if self._error is None else self._error.message
+
     def result(self) -> T:
         """The decoded answer, or the error that it is."""
         if self._error is not None:

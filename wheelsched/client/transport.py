@@ -58,6 +58,7 @@ class Transport:
     def __init__(self, path: str, name: str, retry_for: float) -> None:
         self._make_session: Callable[[], Session] = lambda: Session(name, path, retry_for)
         self.path = path
+        self.on_wait: Callable[[str], None] | None = None  # told why, when a request has to wait for the next server
         self._closed = False
         self._reset()
 
@@ -123,6 +124,8 @@ class Transport:
 
     def _later(self, opened: Open[Any], end: float | None) -> bool:
         """The server is going away: wait a little, then ask again. False when there is no time left for that."""
+        if opened.unavailable == 0 and self.on_wait is not None:
+            self.on_wait(opened.why_again)
         now = time.monotonic()
         until = now + backoff_s(opened.unavailable + 1)
         if end is not None and until >= end:

@@ -336,7 +336,11 @@ class Server:
     def _refusal(self, full: str) -> WheelschedError:
         if full:
             return StorageFullError(full)
-        return UnavailableError("the server is stopping: repeat the request later, with the same rid")
+        left = format_duration(max(0, self.drain_until_us - self.clock.now().mono_us) // US * US) if self.drain_until_us != NEVER else "0s"
+        return UnavailableError(
+            f"the server is stopping: it takes nothing new while what runs ends, for up to {left}; this was not done: repeat it when the"
+            " next one is up", stopping=True,
+        )
 
     def _act(self) -> None:
         """Send what is durable."""
