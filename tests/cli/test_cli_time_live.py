@@ -104,7 +104,7 @@ def test_a_crontab_line_that_was_changed_and_imported_again(live):
     assert not any("go on" in line for line in live.said)
     old = live.json("job", "list", "crontab/*")[0]["name"]
     live("job", "import", "crontab", "-", text="0 3 * * * /bin/backup --most\n")
-    assert f"wheelsched: 1 jobs crontab/* are not in what was imported and go on; `wheelsched job delete` ends one: {old}" in live.said
+    assert f"wheelsched: 1 job crontab/* is not in what was imported and goes on; `wheelsched job delete` ends one: {old}" in live.said
 
 
 @pytest.mark.slow

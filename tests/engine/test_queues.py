@@ -323,7 +323,7 @@ def test_status_says_what_holds_runs_back(b):
     b.lease()
     held = {h["queue"]: (h["task"], h["runs"], h["reason"]) for h in b.client.stats()["held_back"]}
     assert held == {
-        "q": ("t", 2, "queue q has 1 runs leased, its concurrency is 1"), "r": ("t", 2, "queue r starts 1/m"),
+        "q": ("t", 2, "queue q has 1 run leased, its concurrency is 1"), "r": ("t", 2, "queue r starts 1/m"),
         "default": ("t", 1, "their concurrency keys have all that key_concurrency of queue default allows (1)"),
     }
 

@@ -89,9 +89,9 @@ def test_every_limit_is_named(b):
     paused, rated = made(b, 1, queue="p")[0], made(b, 1, queue="r")[0]
     b.lease()
     assert [waits(b, run)[:2] for run in held] == [
-        ("queue q has 1 runs leased, its concurrency is 1", 1),
+        ("queue q has 1 run leased, its concurrency is 1", 1),
         ("concurrency key 'k' has all that key_concurrency of queue default allows (1)", 1),
-        ("job ~t has 1 runs leased, its concurrency is 1", 1),
+        ("job ~t has 1 run leased, its concurrency is 1", 1),
     ]
     assert waits(b, paused) == ("queue p is paused", 1, None)
     assert waits(b, rated)[:2] == ("queue r starts 1/m", 1)
@@ -186,7 +186,7 @@ def test_starvation_01_a_low_run_starts_within_the_hour_and_says_what_it_waits_f
     assert run.state == "succeeded"
     assert (run.started_at - run.queued_at).total_seconds() <= 3_600
     assert told[0].rank == 3
-    assert told[0].reason == "queue q has 1 runs leased, its concurrency is 1"
+    assert told[0].reason == "queue q has 1 run leased, its concurrency is 1"
 
 
 def test_lease_06_a_cancelled_run_whose_lease_ran_out_holds_no_place_of_its_key(b):

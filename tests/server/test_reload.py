@@ -184,8 +184,8 @@ def test_a_newcomer_that_does_not_begin_ends_the_reload():
     assert (killed, engine.retiring) == ([], {1})
     assert not reload.gone(2, "it died"), "another one takes its place, and has the new code already"
     assert reload.gone(4, "worker 4 (pid 9) was killed by SIGKILL, because it had not said hello after 1m"), "nobody takes its place"
-    assert log[-1] == "reload: the old code goes on in 0 of 1 workers: worker 4 (pid 9) was killed by SIGKILL, because it had not said hello after 1m"
-    assert reload.failure == {"text": log[-1].partition("workers: ")[2], "at_us": 7}
+    assert log[-1] == "reload: the old code goes on in 0 of 1 worker: worker 4 (pid 9) was killed by SIGKILL, because it had not said hello after 1m"
+    assert reload.failure == {"text": log[-1].partition("worker: ")[2], "at_us": 7}
     assert not reload.gone(3, "it died")
 
 

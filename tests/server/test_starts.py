@@ -59,7 +59,7 @@ def test_workers_that_can_not_start_are_told_and_not_counted(dies, short_tmp):
     assert "workers can't start: on_start dies.f failed" in page
     assert "all is well" not in page
     run = ws.enqueue(Call("d.one"))
-    assert "1 runs are queued and there is no worker" in health(server)[1]
+    assert "1 run is queued and there is no worker" in health(server)[1]
     log = server.log.read_text()
     assert log.count("Traceback") == 1
     assert "on_start dies.f failed: RuntimeError: db is down: again (2)\n" in log

@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from ..client.times import Times
-from ..client.words import counted, number
+from ..client.words import number
 from ..model.errors import ConfigError, LockedError, NotFoundError, PermissionDeniedError, WheelschedError
+from ..model.nouns import counted
 from .history_rows import history_rows
 from .output import pairs, show_one, to_json
 from .serve import default_data_path

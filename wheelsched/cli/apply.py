@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ..client.words import counted, cut
+from ..client.words import cut
 from ..model.errors import InvalidArgumentError
-from ..model.nouns import display_name
+from ..model.nouns import counted, display_name
 from ..schedules.schedule import Cron
 from ..schedules.words import given_words
 from .calendar import calendar_lines

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..client.times import Times
-from ..client.words import counted, cut
-from ..model.nouns import to_datetime
+from ..client.words import cut
+from ..model.nouns import counted, to_datetime
 from .output import pairs, show_many, show_one
 from .shell import Verbs, shell
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from ..client.times import Times, span
-from ..client.words import counted, cut, number
-from ..model.nouns import US, format_duration
+from ..client.words import cut, number
+from ..model.nouns import US, counted, format_duration
 from .output import pairs, show_one
 from .shell import EXIT_FAILED, Failed, Verb, say, shell
 from .tables import table

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ..client.words import counted
 from ..model.errors import WheelschedError
+from ..model.nouns import counted
 from .output import show_many, show_one
 from .run import finish_wait, wait_flags
 from .shell import EXIT_NOT_FOUND, Failed, Verb, exit_code, say, shell

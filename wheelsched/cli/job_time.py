@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..client.times import Times, instant_text, is_wall, on_a_clock, parse_day, parse_moment, parse_wall, relative, schedule_zone
-from ..client.words import counted, number
+from ..client.words import number
 from ..model.errors import InvalidArgumentError, NotFoundError
-from ..model.nouns import parse_job_name
+from ..model.nouns import counted, parse_job_name
 from ..schedules.schedule import Cron
 from .output import pairs, show_many, show_one
 from .policies import overlap as overlap_of

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from ..client.words import counted
 from ..model.errors import WheelschedError
-from ..model.nouns import parse_instant, to_datetime
+from ..model.nouns import counted, parse_instant, to_datetime
 from ..schedules.expressions import ALIASES
 from ..schedules.lint import dst_notes, notes, pile_up
 from ..schedules.schedule import Cron

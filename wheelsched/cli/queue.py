@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..client.times import Times
-from ..client.words import counted, number
+from ..client.words import number
+from ..model.nouns import counted
 from .output import show_many, show_one
 from .shell import Verbs, say, shell
 

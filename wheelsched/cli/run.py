@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ..client.times import Times, is_ago, on_a_clock, parse_bound, relative, schedule_zone, span
-from ..client.words import clean, counted, cut, size
+from ..client.words import clean, cut, size
 from ..model.errors import NotFoundError, PayloadError, ResultNotKept, RunFailed
+from ..model.nouns import counted
 from ..model.tape import STREAMS
 from .output import pairs, show_many, show_one, to_json
 from .run_names import HELP, find_id, find_run, run_name
@@ -58,7 +59,9 @@ def _outcome(run: Run) -> Iterator[str]:
     """What a run gave, for people: its value, or its output."""
     if run.stdout:
         yield run.stdout.decode("utf-8", "replace").rstrip("\n")
-    value = "" if run.not_kept else _value(run)
+    if run.stderr:
+        click.echo("\n".join(clean(line) for line in run.stderr.decode("utf-8", "replace").rstrip("\n").split("\n")), err=True)
+    value = "" if run.not_kept or run.task == "command" else _value(run)  # the exit code of a program that succeeded is no news
     if value:
         yield value
     if run.not_kept:

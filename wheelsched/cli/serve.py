@@ -10,9 +10,8 @@ from typing import Any, Final
 import click
 
 from ..client.places import SCHEME, default_socket_path
-from ..client.words import counted
 from ..model.errors import ConfigError
-from ..model.nouns import MODES
+from ..model.nouns import MODES, counted
 from ..server.config import Config, load
 from .output import show_one
 from .shell import Failed, Verb, shell

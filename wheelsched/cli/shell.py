@@ -66,8 +66,10 @@ class Shell:
         if self._client is None:
             from ..client.client import Client  # noqa: PLC0415 - offline verbs need none
 
-            wait = {} if self.timeout is None else {"timeout": self.timeout, "retry_for": self._patience_s}
-            self._client = Client(self.socket, **wait)
+            if self.timeout is None:
+                self._client = Client(self.socket)
+            else:
+                self._client = Client(self.socket, timeout=self.timeout, retry_for=self._patience_s)
             self._client.tell_waiting(lambda why: say(f"waiting for the next server, for {self.timeout or '30s'} (--timeout D): {why}"))
             click.get_current_context().find_root().call_on_close(self._client.close)
         return self._client

@@ -12,9 +12,9 @@ import click
 from ..client.places import server_pid
 from ..client.times import span
 from ..client.troubles import held_words, troubles
-from ..client.words import clean, counted, number, size
+from ..client.words import clean, number, size
 from ..model.errors import DeadlineExceededError, UnavailableError
-from ..model.nouns import US, format_offset, parse_duration
+from ..model.nouns import US, counted, format_offset, parse_duration
 from .output import pairs, show_one
 from .shell import EXIT_FAILED, EXIT_UNAVAILABLE, Failed, Verb, shell
 

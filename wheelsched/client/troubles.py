@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ..model.nouns import alarm_missing, to_datetime, unserved
+from ..model.nouns import alarm_missing, counted, to_datetime, unserved
 from .times import Times, span
-from .words import clean, counted, cut, number
+from .words import clean, cut
 
 __all__ = ["held_words", "troubles"]
 
@@ -31,7 +31,7 @@ def troubles(s: dict[str, Any]) -> list[str]:
         at = Times("utc").show(to_datetime(failure["at_us"]))
         out.append(f"reload failed at {at}: the old code goes on: {_one_line(failure['text'])}; `wheelsched admin reload` tries again")
     if s["queued"] and not any(w["ready"] for w in s["workers"]):
-        out.append(f"{number(s['queued'])} runs are queued and there is no worker")
+        out.append(f"{counted(s['queued'], 'run')} {'is' if s['queued'] == 1 else 'are'} queued and there is no worker")
     elif s["unserved_tasks"]:
         out += [unserved(task, s.get("served_tasks", ())) for task in sorted(s["unserved_tasks"])]
     jobs = {task: n for task, n in s.get("unserved_jobs", {}).items() if task not in s["unserved_tasks"]}

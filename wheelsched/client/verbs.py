@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from ..model.errors import InternalError, InvalidArgumentError, ResultNotKept, RunFailed, RunTimeout
+from ..model.errors import InternalError, InvalidArgumentError, NotFoundError, ResultNotKept, RunFailed, RunTimeout
 from ..model.nouns import (
     CATCHUPS,
     GLOB_MAX,
@@ -97,10 +97,12 @@ def checked_word(value: Any, what: str, allowed: tuple[str, ...]) -> str | None:
 
 
 def checked_run_id(value: Any) -> str:
-    """A run id, from a run too. InvalidArgumentError otherwise."""
+    """A run id, from a run too. InvalidArgumentError for what is no text, NotFoundError for a text that can be none."""
     text = value.id if isinstance(value, RunInfo) else value
-    if not isinstance(text, str) or len(text) != 32 or not set(text) <= set("0123456789abcdef"):
-        raise InvalidArgumentError(f"run id: 32 hexadecimal digits are wanted, not {str(text)[:60]!r}")
+    if not isinstance(text, str):
+        raise InvalidArgumentError(f"run id: text is wanted, not {type(text).__name__}")
+    if len(text) != 32 or not set(text) <= set("0123456789abcdef"):  # no run has it, so it is as unknown as any other
+        raise NotFoundError(f"no run {text[:60]!r}: a run id has 32 hexadecimal digits")
     return text
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["clean", "counted", "cut", "number", "size"]
+__all__ = ["clean", "cut", "number", "size"]
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB")
 
@@ -23,11 +23,6 @@ def cut(text: str, width: int) -> str:
 def number(value: int) -> str:
     """`1,234,567`."""
     return f"{value:,}"
-
-
-def counted(n: int, noun: str) -> str:
-    """`1 run`, `2,000 runs`."""
-    return f"{number(n)} {noun}{'' if n == 1 else 's'}"
 
 
 def size(n: float) -> str:

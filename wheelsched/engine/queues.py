@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ..model.nouns import NEVER, US, display_name
+from ..model.nouns import NEVER, US, counted, display_name
 from ..protocol.checks import parse_rate
 from ..tables._ready import Ready
 
@@ -216,7 +216,7 @@ class Limits:
         if settings.get("paused"):
             return f"queue {name} is paused"
         if concurrency is not None and leased >= concurrency:
-            return f"queue {name} has {leased} runs leased, its concurrency is {concurrency}"
+            return f"queue {name} has {counted(leased, 'run')} leased, its concurrency is {concurrency}"
         bucket = self._rates.get(name)
         return f"queue {name} starts {settings['rate']}" if bucket is not None and bucket.tokens(now_us) <= 0 else None
 
@@ -238,7 +238,7 @@ class Limits:
     def _narrow(self, line: Line, key_leased: int, job_leased: int, now_us: int, keys: str) -> str | None:
         """What holds back the runs of one key or job; `keys`: how a key is called."""
         if line.job and job_leased >= line.job_most:
-            return f"job {display_name(line.job)} has {job_leased} runs leased, its concurrency is {line.job_most}"
+            return f"job {display_name(line.job)} has {counted(job_leased, 'run')} leased, its concurrency is {line.job_most}"
         if not line.key:
             return None
         queue, settings = line.queue, self._state.queues.get(line.queue, {})

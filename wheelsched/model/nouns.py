@@ -360,6 +360,11 @@ def alarm_missing(hook: str, job: str) -> str:
     return f"{hook}: there is no job {job}, so nobody is told when {what}: put it (`wheelsched job put {job} --manual ...`)"
 
 
+def counted(n: int, noun: str) -> str:
+    """`1 run`, `2,000 runs`."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
 def display_name(full: str) -> str:
     """The name as users gave it: the namespace `default` is left out, where that can be read back."""
     short = full.removeprefix("default/")

@@ -82,8 +82,12 @@ class Retry:
     not_on: tuple[str, ...] = ()
     errors: Mapping[str, Retry | int] = field(default_factory=dict, hash=False)
 
+    def __post_init__(self) -> None:
+        """InvalidArgumentError says what is allowed."""
+        self.to_wire()
+
     def to_wire(self) -> dict[str, Any]:
-        """Checked plain data; InvalidArgumentError says what is allowed."""
+        """Checked plain data."""
         if isinstance(self.attempts, bool) or not isinstance(self.attempts, int) or not 1 <= self.attempts <= ATTEMPTS_MAX:
             raise InvalidArgumentError(f"retry attempts: a whole number from 1 to {ATTEMPTS_MAX} is wanted, not {self.attempts!r}")
         if isinstance(self.factor, bool) or not isinstance(self.factor, int | float) or not 1 <= self.factor <= 1_000:

@@ -22,7 +22,7 @@ from ..journal.files import in_words
 from ..journal.lmdb_journal import LmdbJournal
 from ..journal.recover import recover
 from ..model.errors import ConfigError, CorruptJournalError, LockedError, StorageFullError
-from ..model.nouns import CLOCK_STEP_US, US, Outcome, alarm_missing, display_name, format_offset, to_datetime
+from ..model.nouns import CLOCK_STEP_US, US, Outcome, alarm_missing, counted, display_name, format_offset, to_datetime
 from ..pool.pool import Pool
 from ..process.leftovers import kill_former_generation
 from ..process.stderr import ERROR, WARNING, say
@@ -190,14 +190,15 @@ def _server(config: Config, journal: LmdbJournal, listener: Listener, allowed: A
         say(f"zone data {diff['old']} became {diff['new']}: {diff['total']} jobs moved; `wheelsched admin tzdiff` lists them")
     rows = state.jobs.gather(np.array(state.jobs.slots(), np.uint32))
     say(
-        f"serving {config.data} on {config.socket}: {len(state.jobs)} jobs, {int((rows['active'] + rows['waiting']).sum())} open runs,"
-        f" generation {state.meta.generation}, {config.workers} workers, ready in {time.monotonic() - begun:.2f} s (pid {os.getpid()})"
+        f"serving {config.data} on {config.socket}: {counted(len(state.jobs), 'job')},"
+        f" {counted(int((rows['active'] + rows['waiting']).sum()), 'open run')}, generation {state.meta.generation},"
+        f" {counted(config.workers, 'worker')}, ready in {time.monotonic() - begun:.2f} s (pid {os.getpid()})"
     )
     for hook, job in (("on_dead", config.on_dead), ("on_missed", config.on_missed)):
         if job and living(state, job) is None:
             say(alarm_missing(hook, display_name(job)), WARNING)
     if config.workers and not config.tasks:
         on = [task for task, allowed in (("command", config.allow_commands), ("http", config.allow_http)) if allowed]
-        say(f"no --tasks: its workers serve {' and '.join(on) or 'no task'} alone; give --tasks MODULE or start `wheelsched worker`",
-            WARNING)
+        served = f"{' and '.join(on)} alone" if on else "no task"
+        say(f"no --tasks: its workers serve {served}; give --tasks MODULE or start `wheelsched worker`", WARNING)
     return server

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..engine import leases, roles
 from ..model.errors import FailedPreconditionError, UnavailableError, WheelschedError
+from ..model.nouns import counted
 from ..pool.rolling import Rolling
 from ..process.stderr import WARNING
 from ..protocol import frames
@@ -93,7 +94,7 @@ class Reload(Rolling):
     def refused(self, why: str, short: str, left: int, fresh: int) -> None:
         """As for Rolling."""
         self.failure = {"text": short, "at_us": self._engine.now.wall_us} if left or fresh else None
-        of = f"the old code goes on in {left} of {left + fresh} workers" if left or fresh else (
+        of = f"the old code goes on in {left} of {counted(left + fresh, 'worker')}" if left or fresh else (
             "no worker has code that can be imported")  # they have all ended meanwhile, and so have those in their places
         self._fail(FailedPreconditionError(f"reload: {of}: {why}"))
 

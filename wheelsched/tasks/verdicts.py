@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Cancel", "NotRetried", "RetryAfter", "Snooze", "error_result", "text_of", "trace_of", "type_name", "verdict"]
 
+BUILTIN: Final = "wheelsched"  # the module that errors of built-in tasks say they are of
 _PLAIN: Final = (Exception, BaseException, object)
 
 
@@ -143,10 +144,12 @@ def error_result(error: BaseException, trace: TracebackType | None) -> dict[str,
     Raises nothing: code of the exception's class that does, whatever it raises, is told of in place of what it should have given.
     """
     cls = type(error)
+    ours = cls.__dict__.get("__module__") == BUILTIN  # what a built-in task says is whole: where our code raised it tells nobody anything
     found = {
         "type": type_name(cls),
         "message": text_of(error),
-        "traceback": _asked(lambda: "".join(traceback.format_exception(cls, error, trace)), "<no traceback: {}>")[-ERROR_TEXT_MAX:],
+        "traceback": "" if ours else _asked(
+            lambda: "".join(traceback.format_exception(cls, error, trace)), "<no traceback: {}>")[-ERROR_TEXT_MAX:],
     }
     try:
         return found | _bases_of(cls)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, urlsplit
 
-from ..client.words import counted, number
+from ..client.words import number
 from ..model.errors import InvalidArgumentError, PermissionDeniedError, WheelschedError
-from ..model.nouns import NOTE_MAX
+from ..model.nouns import NOTE_MAX, counted
 from . import parameters
 from .guard import BODY_MAX
 

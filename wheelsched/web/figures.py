@@ -9,8 +9,8 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Any, Final
 
 from ..client.times import Times, instant_text, relative, span
-from ..client.words import clean, counted, cut, number, size
-from ..model.nouns import NEVER
+from ..client.words import clean, cut, number, size
+from ..model.nouns import NEVER, counted
 from ..schedules.words import schedule_words
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from urllib.parse import urlencode
 from ..client.times import schedule_zone, span
 from ..client.troubles import troubles
 from ..client.views_time import definition_words
-from ..client.words import counted, number
+from ..client.words import number
 from ..model.errors import InvalidArgumentError, NotFoundError
-from ..model.nouns import JobState, RunState
+from ..model.nouns import JobState, RunState, counted
 from . import charts, parameters
 from .figures import Clock, plain_json, schedule_of
 from .reader import SAMPLE_S, Page

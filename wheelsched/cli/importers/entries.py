@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...client.places import server_uid
 from ...client.values import plain
-from ...client.words import counted, cut
+from ...client.words import cut
 from ...model.errors import DeadlineExceededError, PermissionDeniedError, UnavailableError, WheelschedError
+from ...model.nouns import counted
 from ...schedules.words import given_words
 from ..output import show_many
 from ..shell import Failed, say, shell
@@ -122,7 +123,8 @@ def tell_others(entries: Sequence[Entry], prefix: str) -> None:
     others = [job.name for job in shell().client.jobs(f"{prefix}*") if job.name not in mine and job.state in ("active", "paused")]
     if others:
         shown = ", ".join(others[:_OTHERS]) + (", ..." if len(others) > _OTHERS else "")
-        say(f"{len(others)} jobs {prefix}* are not in what was imported and go on; `wheelsched job delete` ends one: {shown}")
+        goes = "is not in what was imported and goes on" if len(others) == 1 else "are not in what was imported and go on"
+        say(f"{counted(len(others), 'job')} {prefix}* {goes}; `wheelsched job delete` ends one: {shown}")
 
 
 def _result(entry: Entry, results: dict[int, str]) -> str:
