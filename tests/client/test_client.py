@@ -151,7 +151,7 @@ def test_every_verb_asks_as_the_specification_says(make, path):
         (lambda ws: ws.jobs(state="dead"), InvalidArgumentError),
         (lambda ws: ws.runs(state="active"), InvalidArgumentError),
         (lambda ws: ws.runs(limit=-1), InvalidArgumentError),
-        (lambda ws: ws.run("12"), InvalidArgumentError),
+        (lambda ws: ws.run("12"), NotFoundError),
         (lambda ws: ws.redrive(), InvalidArgumentError),
         (lambda ws: ws.discard("*", ids=[RUN_ID]), InvalidArgumentError),
         (lambda ws: ws.next("x", 0), InvalidArgumentError),

@@ -223,7 +223,7 @@ def test_definitions_without_rules_are_stored_as_ever(b):
 
 
 @pytest.mark.parametrize("errors", [
-    {"A": "x"}, {5: 1}, {"A": Retry(0)}, {"A": Retry(2, not_on=("B",))}, {"A": Retry(2, errors={"B": 1})}, [("A", 1)], {"": 1},
+    {"A": "x"}, {5: 1}, {"A": 0}, {"A": Retry(2, not_on=("B",))}, {"A": Retry(2, errors={"B": 1})}, [("A", 1)], {"": 1},
     {f"E{i}": 1 for i in range(101)}, {"A": True},
 ])
 def test_rules_that_can_not_be(b, errors):

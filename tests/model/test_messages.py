@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given as examples
 from hypothesis import strategies as st
 
-from wheelsched.model.errors import InvalidArgumentError, ScheduleError
-from wheelsched.model.nouns import Call, format_duration, parse_duration
+from wheelsched import Catchup, Overlap, Retry
+from wheelsched.client.verbs import checked_run_id
+from wheelsched.model.errors import InvalidArgumentError, NotFoundError, ScheduleError
+from wheelsched.model.nouns import Call, counted, format_duration, parse_duration
 from wheelsched.protocol.definition import check_given, given_from_api
 from wheelsched.schedules.schedule import At, Cron
 
@@ -38,3 +40,26 @@ def test_an_expression_is_told_as_it_was_given():
 @examples(st.integers(0, 3_162_240_000_000_000))
 def test_a_duration_is_read_back_as_it_was_written(us):
     assert parse_duration(format_duration(us)) == us
+
+
+def test_n_c6_one_is_no_plural():
+    assert [counted(n, "run") for n in (0, 1, 2, 1_000)] == ["0 runs", "1 run", "2 runs", "1,000 runs"]
+
+
+@pytest.mark.parametrize("make", [
+    lambda: Retry(0), lambda: Retry(attempts=True), lambda: Retry(factor=0.5), lambda: Retry(backoff="soon"), lambda: Retry(cap="-1s"),
+    lambda: Retry(errors=[("A", 1)]), lambda: Retry(errors={"A": 0}), lambda: Overlap("skipp"), lambda: Overlap("allow", max=0),
+    lambda: Catchup("last"), lambda: Catchup("all", max=0), lambda: Catchup("all", window="x"),
+])
+def test_n_c17_what_can_not_be_is_refused_when_it_is_built(make):
+    with pytest.raises(InvalidArgumentError):
+        make()
+
+
+def test_n_c16_no_run_has_a_malformed_id():
+    for text in ("12", "", "Z" * 32, "A" * 32, "0" * 33):
+        with pytest.raises(NotFoundError, match="32 hexadecimal digits"):
+            checked_run_id(text)
+    with pytest.raises(InvalidArgumentError):
+        checked_run_id(7)
+

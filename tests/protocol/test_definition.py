@@ -145,16 +145,16 @@ def test_an_unknown_policy_gets_the_nearest_name(name, near):
         {"retry": "3"},
         {"retry": Retry(not_on="ValueError")},
         {"retry": Retry(not_on=(ValueError,))},
-        {"retry": Retry(factor=0.5)},
-        {"retry": Retry(factor=float("nan"))},
+        lambda: {"retry": Retry(factor=0.5)},
+        lambda: {"retry": Retry(factor=float("nan"))},
         {"overlap": "maybe"},
         {"overlap": 3},
         {"overlap": Overlap("skip", max=3)},
-        {"overlap": Overlap("allow", max=0)},
+        lambda: {"overlap": Overlap("allow", max=0)},
         {"catchup": "sometimes"},
         {"catchup": None, "overlap": ""},
         {"catchup": Catchup("latest", max=3)},
-        {"catchup": Catchup("all", max=0)},
+        lambda: {"catchup": Catchup("all", max=0)},
         {"start": T0.replace(tzinfo=None)},
         {"start": 5},
         {"start": T0, "end": T0},
@@ -172,7 +172,7 @@ def test_an_unknown_policy_gets_the_nearest_name(name, near):
 )
 def test_what_can_not_be_right_is_refused(policies):
     with pytest.raises(InvalidArgumentError):
-        asked(**policies)
+        asked(**(policies() if callable(policies) else policies))
 
 
 def test_a_policy_for_recurring_jobs_is_refused_by_enqueue():

@@ -64,7 +64,7 @@ def test_call_refuses_what_the_function_can_not_take(args, kwargs):
 @pytest.mark.parametrize(
     "options",
     [{"priority": 10}, {"priority": True}, {"priority": -1}, {"timeout": "soon"}, {"retry": "3"}, {"retry": True}, {"queue": "a b"},
-     {"retry": Retry(attempts=0)}],
+     {"retry": 0}],
 )
 def test_wrong_options_are_errors_at_the_decorator(options):
     with pytest.raises(InvalidArgumentError):

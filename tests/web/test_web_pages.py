@@ -176,7 +176,7 @@ def test_a_job_whose_name_is_dots_has_a_page(site):
 def test_what_is_not_there(site):
     assert site.get("/job?name=no/such").status_code == 404
     assert site.get("/run?id=" + "0" * 32).status_code == 404
-    assert site.get("/run?id=zzz").status_code == 400
+    assert site.get("/run?id=zzz").status_code == 404
     assert site.get("/job").status_code == 404
     assert site.get("/static/../app.py").status_code == 404
     assert site.get("/static/%2e%2e%2fapp.py").status_code == 404

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -9,7 +10,7 @@ from .errors import InvalidArgumentError
 from .nouns import ATTEMPTS_MAX, CATCHUPS, OVERLAPS, US, parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from .typed import CatchupWord, Duration, OverlapWord
 
@@ -99,6 +100,8 @@ class Retry:
             "cap_us": parse_duration(self.cap, "retry cap"),
             "not_on": [self.not_on] if isinstance(self.not_on, str) else [str(n) for n in self.not_on],
         }
+        if not isinstance(self.errors, Mapping):
+            raise InvalidArgumentError("retry errors: names of exception types with a Retry(...) each are wanted")
         if self.errors:
             wire["errors"] = self._rules()
         return wire
@@ -123,6 +126,10 @@ class Catchup:
     window: Duration | None = None
     max: int | None = None
 
+    def __post_init__(self) -> None:
+        """InvalidArgumentError says what is allowed."""
+        self.to_wire()
+
     def to_wire(self) -> dict[str, Any]:
         """Checked plain data."""
         if self.policy not in CATCHUPS:
@@ -141,6 +148,10 @@ class Overlap:
 
     policy: OverlapWord = "skip"
     max: int | None = None
+
+    def __post_init__(self) -> None:
+        """InvalidArgumentError says what is allowed."""
+        self.to_wire()
 
     def to_wire(self) -> dict[str, Any]:
         """Checked plain data."""
