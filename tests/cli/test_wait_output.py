@@ -9,7 +9,7 @@ from wheelsched import Command
 
 def test_n_c12_wait_prints_both_outputs_and_no_zero(serving):
     server = serving("--allow-commands")
-    server.client()
+    assert server.client().enqueue(Command(["true"])).result(timeout=30) == 0, "its worker is there"
     done = invoke("--socket", server.socket, "enqueue", "--wait", "command", "--", "sh", "-c", "echo out; echo err >&2")
     assert (done.exit_code, done.stdout, done.stderr) == (0, "out\n", "err\n")
     done = invoke("--socket", server.socket, "enqueue", "--wait", "command", "--", "sh", "-c", "echo err >&2; exit 3")
