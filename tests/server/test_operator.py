@@ -102,7 +102,7 @@ def test_f11_without_a_home_one_line_asks_for_the_paths(homeless, tmp_path):
 
 def test_f11_with_both_paths_a_server_needs_no_home(homeless, tmp_path, short_tmp, monkeypatch):
     ran = []
-    monkeypatch.setattr("wheelsched.server.boot.serve", lambda config: ran.append(config) or 0)
+    monkeypatch.setattr("wheelsched.server.boot.serve", lambda config, _: ran.append(config) or 0)
     done = CliRunner().invoke(cli, ["--socket", str(short_tmp / "s"), "serve", "--data", str(tmp_path / "d")])
     assert done.exit_code == 0, done.output
     assert (ran[0].data, ran[0].socket) == (str(tmp_path / "d"), str(short_tmp / "s"))

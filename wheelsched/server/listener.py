@@ -140,10 +140,12 @@ def _prepare(path: str) -> None:
         if not os.path.isdir(folder):  # noqa: PTH112
             os.mkdir(folder, mode=0o700)  # noqa: PTH102 - not those above it: a slip of the pen makes no tree
         info = os.lstat(path)
-    except FileNotFoundError:
+    except FileNotFoundError as e:
         if os.path.isdir(folder):  # noqa: PTH112
             return
-        raise ConfigError(f"socket {path}: the folder {os.path.dirname(folder)} is not there: make it, or choose another path") from None  # noqa: PTH120
+        above = os.path.dirname(folder)  # noqa: PTH120
+        why = f"{folder} can't be made: {e.strerror}" if os.path.isdir(above) else f"the folder {above} is not there: make it"  # noqa: PTH112
+        raise ConfigError(f"socket {path}: {why}, or choose another path") from None
     except FileExistsError:
         raise ConfigError(f"socket {path}: {folder} is no directory; choose another path") from None
     except OSError as e:
