@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.rigs.executor import Scripted
@@ -31,3 +33,12 @@ def test_n_c12_users_errors_keep_their_traceback():
     with pytest.raises(Mine) as caught:
         raise Mine("x")
     assert "test_told_whole.py" in error_result(caught.value, trace_of(caught.value))["traceback"]
+
+
+def test_n_c19_a_worker_process_has_a_name(tmp_path):
+    end = Scripted(tmp_path)
+    try:
+        end.idle()
+        assert Path(f"/proc/{end.executor.pid}/comm").read_text() == f"wheelsched-w{end.worker}\n"
+    finally:
+        end.close()

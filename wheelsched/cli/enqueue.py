@@ -7,12 +7,12 @@ from typing import Any
 import click
 
 from .output import show_one
-from .policies import call, enqueue_flags, instant, payload_flags, policies, warn_unserved
+from .policies import ENQUEUE_HELP, call, enqueue_flags, instant, payload_flags, policies, warn_unserved
 from .run import finish_wait, wait_flags
 from .shell import Verb, say, shell
 
 
-@click.command(cls=Verb)
+@click.command(cls=Verb, epilog=ENQUEUE_HELP)
 @click.argument("task")
 @click.argument("argv", nargs=-1)
 @click.option("--in", "delay", metavar="D", help="After a delay.")

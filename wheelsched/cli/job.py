@@ -20,7 +20,7 @@ from .job_change import VERBS as CHANGE_VERBS
 from .job_many import delete, pause, resume, trigger
 from .job_time import VERBS as TIME_VERBS
 from .output import pairs, show_many, show_one
-from .policies import call, payload_flags, policies, policy_flags, schedule, schedule_flags
+from .policies import PUT_HELP, call, payload_flags, policies, policy_flags, schedule, schedule_flags
 from .shell import Verbs, say, shell
 from .tables import Head, Tinted, brief
 
@@ -46,7 +46,7 @@ for verb in (*TIME_VERBS, *CHANGE_VERBS):
 job.add_command(apply_command)
 
 
-@job.command()
+@job.command(epilog=PUT_HELP)
 @click.argument("name")
 @click.argument("task")
 @click.argument("argv", nargs=-1)

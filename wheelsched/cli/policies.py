@@ -22,6 +22,24 @@ if TYPE_CHECKING:
     from ..schedules.schedule import Schedule
     from .shell import Shell
 
+_LEGEND: Final = """\b
+D is a duration: 250ms, 90s, 1h30m, 2d. T is a time: 2026-12-01T03:00:00Z, or 2026-12-01 03:00
+on the clock of --tz. N is a whole number, W a word, JSON a list (--args) or a map (--kwargs)."""
+PUT_HELP: Final = """\b
+Examples:
+  wheelsched job put mail/digest mail.send --cron '0 8 * * *' --tz Europe/Berlin --args '["ops@example.org"]'
+  wheelsched job put ops/backup --cron '0 3 * * *' --timeout 6h --retry-attempts 1 command -- /usr/local/bin/backup --all
+  wheelsched job put web/ping http --every 30s --args '["POST", "https://example.org/ping"]' --kwargs '{"json": {"up": true}}'
+  wheelsched job put shop/close shop.close --at '2026-12-24 18:00' --tz Europe/Berlin --on-dead ops/alarm
+
+""" + _LEGEND
+ENQUEUE_HELP: Final = """\b
+Examples:
+  wheelsched enqueue mail.send --args '["a@example.org"]' --in 10m --key welcome:17
+  wheelsched enqueue --wait command -- /bin/echo hello
+  wheelsched enqueue http --args '["POST", "https://example.org/hook"]' --kwargs '{"json": {"id": 7}}' --retry-attempts 5
+
+""" + _LEGEND
 NONE: Final = "none"  # takes a policy away
 F = TypeVar("F", bound="Callable[..., Any]")
 

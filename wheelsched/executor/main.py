@@ -355,6 +355,7 @@ def main(argv: list[str]) -> int:
     processes.die_with_parent(int(parent))
     file = processes.StartedFile(path)
     words = file.words
+    processes.set_name(f"wheelsched-w{words[processes.W_WORKER]}")
     words[processes.W_PID] = os.getpid()
     words[processes.W_PGID] = os.getpgid(0)
     words[processes.W_BEGUN] = processes.begun_ticks(os.getpid())
