@@ -422,10 +422,10 @@ def test_what_is_too_old_is_forgotten_in_pieces(monkeypatch):
 
 def test_a_page_looks_at_no_more_than_so_much_and_the_listing_goes_on(b, monkeypatch):
     monkeypatch.setattr("wheelsched.reads.reads.PAGE_MAX", 2)
-    monkeypatch.setattr("wheelsched.state.readable.TOLD_MAX", 2)
     for module in ("state.readable", "reads.reads"):
+        monkeypatch.setattr(f"wheelsched.{module}.TOLD_MAX", 2)
         monkeypatch.setattr(f"wheelsched.{module}.LOOKED_AT_MAX", 4)
-    monkeypatch.setattr("wheelsched.state.history.BLOCKS_MAX", 2)
+    monkeypatch.setattr("wheelsched.state.pages.BLOCKS_MAX", 2)
     monkeypatch.setattr("wheelsched.engine.housekeeping.FOLD_ROWS", 3)
     b.hello()
     for i in range(30):
