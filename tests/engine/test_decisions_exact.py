@@ -222,8 +222,9 @@ def test_each_of_several_runs_ends_when_its_worker_does_not_end_it(b, n):
 # Queues
 
 
-def test_a_queue_whose_rate_was_taken_away_gives_all(b):
-    b.client.queue("default", rate="1/h", burst=1)
+@pytest.mark.parametrize("more", [{}, {"concurrency": 50}])
+def test_a_queue_whose_rate_was_taken_away_gives_all(b, more):
+    b.client.queue("default", rate="1/h", burst=1, **more)
     for _ in range(5):
         b.client.enqueue(CALL)
     b.advance(0)

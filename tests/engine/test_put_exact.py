@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.rigs.engine import CALL, Bench, ask_put, at, fold
-from wheelsched import At, Cron, Every
+from wheelsched import At, Cron, Every, Manual
 from wheelsched.model.errors import AlreadyExistsError, InvalidArgumentError, ScheduleError
-from wheelsched.model.nouns import INSTANT_MAX_US, TOMBSTONE_US, US, to_datetime
+from wheelsched.model.nouns import FRAME_JOBS_MAX, INSTANT_MAX_US, NEVER, TOMBSTONE_US, US, to_datetime
 from wheelsched.protocol.definition import given_from_api
 
 START = "2026-03-02T00:00:00Z"
@@ -94,6 +94,66 @@ def test_a_frame_takes_each_instant_that_there_is_and_no_other(b, param, fits):
 def test_who_puts_a_frame_with_a_time_so_long_past_that_names_are_forgotten_is_told(b, more, said):
     answer = b.ask("put_many", frame(["a", "b"], At("2026-05-01T00:00:00Z"), [b.now_us + US, b.now_us - TOMBSTONE_US - more]))
     assert [i for i, text in answer.get("said", []) if "days past" in text] == [1] * said
+
+
+@pytest.mark.parametrize(("n", "fits"), [(0, False), (1, True), (2, True), (FRAME_JOBS_MAX + 1, False)])
+def test_a_frame_has_one_job_at_least_and_no_more_than_it_may(b, n, fits):
+    asked = frame([f"j{i}" for i in range(n)], Every("1h"), [NEVER] * n)
+    if fits:
+        assert len(b.ask("put_many", asked)["result"]) == n
+    else:
+        with pytest.raises(InvalidArgumentError, match=f"1 to {FRAME_JOBS_MAX} jobs a frame, not {n}"):
+            b.ask("put_many", asked)
+
+
+@pytest.mark.parametrize("which", [0, 1, 2**32 - 1])
+def test_a_frame_names_no_definition_that_it_does_not_have(b, which):
+    asked = {**frame(["a", "b"], Every("1h"), [NEVER] * 2), "which": np.array([0, which], "<u4").tobytes()}
+    if which == 0:
+        assert b.ask("put_many", asked)["result"] == bytes([1, 1])
+        return
+    with pytest.raises(InvalidArgumentError, match="which names a row of `given` that is not there"):
+        b.ask("put_many", asked)
+    assert b.engine.state.find_job(b"default/a") is None
+
+
+def test_a_frame_with_a_job_twice_stores_none_of_it(b):
+    with pytest.raises(InvalidArgumentError, match=r"job 2 of the frame: job default/a|job a is in the frame twice"):
+        b.ask("put_many", frame(["a", "b", "a"], Every("1h"), [NEVER] * 3))
+    assert b.engine.state.find_job(b"default/b") is None
+
+
+@pytest.mark.parametrize(("fired", "state"), [(1, "active"), (2, "finished"), (3, "finished")])
+def test_a_job_that_has_had_the_max_runs_it_is_given_anew_is_finished(b, fired, state):
+    b.put(schedule=Cron("0 * * * *"), overlap="allow")
+    b.advance(fired * 3_600 + 60)
+    b.put(schedule=Cron("0 * * * *"), overlap="allow", max_runs=2)
+    job = b.client.get("j")
+    assert (job.state, job.next_at is None) == (state, state == "finished")
+
+
+@pytest.mark.parametrize(("period", "kept"), [("1h", True), ("2h", False)])
+def test_an_interval_keeps_its_anchor_as_long_as_it_stays_the_same(b, period, kept):
+    b.put(schedule=Every("1h"))
+    b.advance("10m")
+    b.put(schedule=Every(period), priority=3)
+    assert b.client.get("j").next_at == (at("2026-03-02T01:00") if kept else at("2026-03-02T02:10"))
+
+
+def test_a_manual_job_is_not_finished_though_it_has_no_time(b):
+    b.put(schedule=Manual())
+    assert b.client.get("j").state == "active"
+    b.put(schedule=Manual(), priority=3)
+    assert b.client.get("j").state == "active"
+
+
+@pytest.mark.parametrize("paused", [None, True, False])
+def test_a_put_says_whether_a_job_is_paused_or_leaves_it(b, paused):
+    b.ask("put", ask_put(rid=bytes(16)))
+    b.client.pause("j")
+    b.ask("put", ask_put(rid=bytes([1] * 16), paused=paused))
+    assert b.client.get("j").state == ("active" if paused is False else "paused")
+    assert (b.client.get("j").next_at is None) == (paused is not False)
 
 
 def test_a_version_that_is_wanted_is_the_one_that_is_there(b):
