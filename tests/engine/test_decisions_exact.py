@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from tests.rigs.engine import CALL, FAILED, OK, Bench, at
-from wheelsched import Catchup, Cron, Every, Retry
+from wheelsched import Catchup, Cron, Every, Manual, Retry
 from wheelsched.engine.leases import NAME_MAX, QUEUES_MAX
 from wheelsched.model.errors import FailedPreconditionError, InvalidArgumentError
 from wheelsched.model.nouns import BATCH_MAX, FRAME_JOBS_MAX, US
+from wheelsched.protocol.definition import given_from_api
+from wheelsched.protocol.frames import encode_payload
 from wheelsched.state import records
 
 START = "2026-03-02T00:00:00Z"
@@ -276,3 +278,53 @@ def test_no_occurrence_is_moved_beyond_max_runs(b, max_runs):
         b.client.move("j", at("2026-03-02T06:00"), at("2026-03-02T00:40"))
     b.advance("9h")
     assert len(b.runs("j")) == max_runs
+
+
+# Groups
+
+
+def part(n=1):
+    given, _ = given_from_api(CALL, Manual(), {})
+    return {"given": [{"task": given["task"]}], "payload": [encode_payload((i,), {}) for i in range(n)], "which": bytes(4 * n)}
+
+
+def group(b, number, n=1, **more):
+    return b.call(60, ("group", {**part(n), "batch": number, "rid": bytes(16), "then": {"which": 0, "payload": encode_payload((), {})}, **more}))
+
+
+@pytest.fixture
+def sender(b):
+    b.call(60, ("hello", {"version": 1, "name": "c", "role": "client"}))
+    return b
+
+
+@pytest.mark.parametrize(("number", "made"), [(7, 5), (8, 2)])
+def test_a_group_has_the_members_that_were_sent_for_it_and_no_others(sender, number, made):
+    assert sender.call(60, ("group_part", {**part(3), "batch": 7}))["staged"] == 3
+    assert len(group(sender, number, 2)["id"]) == 16 * made
+
+
+def test_a_new_batch_takes_the_place_of_the_one_before(sender):
+    for number, n, staged in ((7, 3, 3), (7, 1, 4), (8, 2, 2)):
+        assert sender.call(60, ("group_part", {**part(n), "batch": number}))["staged"] == staged
+
+
+@pytest.mark.parametrize(("said", "fits"), [(4, False), (5, True), (6, False)])
+def test_a_group_whose_members_are_not_all_here_makes_none(sender, said, fits):
+    sender.call(60, ("group_part", {**part(3), "batch": 7}))
+    if fits:
+        assert len(group(sender, 7, 2, members=said)["id"]) == 16 * 5
+    else:
+        with pytest.raises(FailedPreconditionError, match=f"5 members are here, not {said}"):
+            group(sender, 7, 2, members=said)
+        assert sender.runs() == []
+
+
+@pytest.mark.parametrize(("number", "fits"), [(-1, False), (0, True), (2**63 - 1, True), (2**63, False), (True, False), ("1", False)])
+def test_the_number_of_a_batch_is_a_whole_number(sender, number, fits):
+    asked = ("group_part", {**part(), "batch": number})
+    if fits:
+        assert sender.call(60, asked)["staged"] == 1
+    else:
+        with pytest.raises(InvalidArgumentError, match="batch"):
+            sender.call(60, asked)
