@@ -262,3 +262,40 @@ def test_a_delay_after_completion_that_is_longer_than_one_from_now_counts_from_n
         due = b.client.get("j").next_at
         b.step_clock(-back / US)
         assert b.client.get("j").next_at == due - timedelta(microseconds=sooner)
+
+
+def test_a_job_that_was_over_on_a_wrong_clock_goes_on():
+    with Kinds(START) as b:
+        b.put(schedule=Cron("0 * * * *"), overlap="allow", end=at("2026-03-01T18:00"))
+        b.step_clock(86_400)
+        b.advance(0)
+        assert b.client.get("j").state == "finished"
+        b.step_clock(-86_400)
+        assert b.client.get("j").state == "active"
+        assert b.client.get("j").next_at == at("2026-03-01T13:00")
+
+
+@pytest.mark.parametrize("how", ["pause", "delete"])
+def test_a_clock_that_goes_back_wakes_no_job_that_was_stopped(how):
+    with Kinds(START) as b:
+        b.put(schedule=Cron("0 * * * *"), overlap="allow")
+        b.step_clock(86_400)
+        b.advance("1h")
+        getattr(b.client, how)("j")
+        made = len(b.runs("j"))
+        b.step_clock(-86_400)
+        assert [job.state for job in b.client.jobs()] == [f"{how}d"]
+        b.advance("3h")
+        assert len(b.runs("j")) == made
+
+
+@pytest.mark.parametrize(("to", "left"), [("12:59:59", 0), ("13:00:00", 1), ("13:00:01", 1), ("14:00:00", 2)])
+def test_a_range_that_was_skipped_keeps_what_is_not_beyond_the_new_time(to, left):
+    with Kinds(START) as b:
+        b.put(schedule=Cron("0 * * * *"), overlap="allow")
+        b.client.pause("j")
+        b.advance("4h30m")
+        b.client.resume("j")
+        assert sum(r.count for r in b.runs("j", skipped=True)) == 4
+        b.step_clock((at(f"2026-03-01T{to}") - b.now).total_seconds())
+        assert sum(r.count for r in b.runs("j", skipped=True)) == left
