@@ -72,9 +72,11 @@ def test_what_comes_in_the_address_is_escaped(site, path):
 
 
 def test_the_overview_says_whether_all_is_well_in_the_words_of_status(sim):
-    filled(sim)
     with Site(sim) as site:
         assert "All is well." in site.get("/").text
+    filled(sim)
+    with Site(sim) as site:
+        assert "1 job died again and again" in site.get("/").text
     sim.client.hold("moving house")
     with Site(sim) as site:
         page = site.get("/").text

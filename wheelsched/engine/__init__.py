@@ -12,7 +12,7 @@ of clients, and knows none of them.
 In reading order: `core`, `turn` (what goes in and comes out), `definitions` (compiled, as arrays), `due` with `decided`,
 `catchup` and `spans` (occurrences), `unattended` (what a paused or held job owes), `start_times`, `overlap` (who is in
 whose way), `queues` (limits), `leases` and `holders`, `connected` and `peers`, `heartbeats`, `endings`, `late`, `retries`,
-`chains`, `groups`, `notices` (for the log), `waiters`,
+`chains`, `groups`, `notices` (for the log), `pulse` (of the last hour), `waiters`,
 `deadlines` and `expiry`, `alarms`, `retime` (what moves next times), `sweeps` (commands on
 many runs, a piece a turn), `postponed` (commands that wait until enough is decided), `costs`, `quotas`, `uploads` and
 `outbox` (what a turn takes, keeps and has sent), `memory`, `forgetting`, `keys` and `housekeeping`, `arguments`, `roles`,

@@ -22,6 +22,7 @@ from .census import JobCensus
 from .deadlines import Deadlines
 from .definitions import SpecTable
 from .postponed import Postponed
+from .pulse import Pulse
 from .queues import Limits
 from .quotas import Answers, Quotas
 from .turn import Effects
@@ -94,6 +95,7 @@ class Core:
         self.parts: dict[int, Parts] = {}  # by connection: members that wait for `group`
         self.quotas, self.answers = Quotas(), Answers(state.replies.values())
         self.sweeps: list[Sweep] = []  # commands on many runs that are under way
+        self.pulse = Pulse(now.mono_us)
         self.postponed = Postponed()  # commands that no turn had room for yet
         self.room = 0  # how many more occurrences the commands of this turn may decide
         self.asked_us = NEVER  # when the command that is under way came

@@ -226,6 +226,7 @@ def record(core: Core, columns: dict[str, NDArray[Any]], planned: int) -> None:
     if specs.any_after:
         core.look_at(columns["job"][(specs.kind[spec] == KIND_AFTER) & (columns["next"] == NEVER)])
     core.watch(runs)
+    core.pulse.decided(columns)
     core.alarms.missed(columns, spec)
 
 

@@ -168,6 +168,7 @@ def end_attempts(core: Core, rows: NDArray[np.uint32], outcome: NDArray[np.uint8
         _measure(core, fields["spec"][timed], (ended - started)[timed])
     chains.ended(core, rows[take & ~retry])
     dead = np.flatnonzero(event == plain.EVENT_EXHAUST)
+    core.pulse.ended(core, int((take & ~retry).sum()), fields["job"][dead])
     if len(dead):
         notices.died(core, rows[dead], fields[dead], [said.get(i, _NOTHING) for i in dead[: notices.TEXTS_MAX].tolist()])
         _pause_failing(core, fields["job"][dead])

@@ -24,6 +24,7 @@ from .core import NEVER_MS, Core, ceil_ms
 from .definitions import TRIES
 from .housekeeping import Housekeeping
 from .postponed import JUMP_US, Waiting
+from .pulse import IN_A_ROW
 from .turn import ClockBack, Disconnect, Effects, Incoming, Later, Now, WorkerGone
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class Engine(Core):
     def lose(self, gone: WorkerGone) -> None:
         """A worker of a former generation, before the first turn; the records go out with that turn."""
         leases.worker_gone(self, gone)
+        self.pulse.forget_minutes()  # that a server ended says nothing of its workers
 
     # The turn
 
@@ -220,6 +222,7 @@ class Engine(Core):
             rows = self.state.jobs.gather(jobs)
             active = rows["state"] == JobState.ACTIVE
             self.arm_jobs(jobs[active], rows["next_us"][active])
+            self.pulse.failed(jobs[active & (rows["failures"] >= IN_A_ROW)])
             if self.specs.any_after:
                 self.look_at(jobs[active & (rows["next_us"] == NEVER)])
         runs = np.array(self.state.runs.slots(), np.uint32)

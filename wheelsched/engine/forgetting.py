@@ -84,6 +84,7 @@ def _over(core: Core, jobs: NDArray[np.uint32], now: int) -> NDArray[np.uint32]:
 
 def _record(core: Core, rids: list[bytes], keys: list[bytes], jobs: NDArray[np.uint32]) -> None:
     if rids or keys or len(jobs):
+        core.pulse.forget(jobs.tolist())
         core.answers.forgot([core.state.replies[rid][1] for rid in rids])
         core.record("FORGET", {"rid": records.Blobs(rids), "key": records.Blobs(keys), "job": jobs})
 

@@ -119,6 +119,7 @@ def grant(core: Core, seeker: Seeker, rows: NDArray[np.uint32]) -> bytes:
         fields = fields[: len(rows)]
         payload, payload_end = runs.joined(rows, "payload")
     first = state.next_token()
+    core.pulse.granted_us = core.now.mono_us
     core.record("GRANT", {"at": core.now.wall_us, "worker": seeker.worker, "token": first, "run": rows})
     token = np.arange(first, first + len(rows), dtype=np.int64)
     specs, index = np.unique(fields["spec"], return_inverse=True)
@@ -204,6 +205,8 @@ def worker_gone(core: Core, gone: WorkerGone) -> None:
         for one in gone.printed.keys() & set(token.tolist()) - gone.ended.keys():
             for stream, at_byte, data in gone.printed[one]:
                 core.running.printed(one, {stream: (at_byte, data)})
+        if (outcome == Outcome.LOST).any():
+            core.pulse.lost(core.now.mono_us)
         end_attempts(core, rows, outcome, started, ended, results, said)
     core.record("WORKER", {"at": core.now.wall_us, "id": gone.worker, "name": worker.name, "kind": worker.kind, "gone": True})
     for conn in [c for c, s in core.sessions.items() if s.worker == gone.worker and not s.lost]:

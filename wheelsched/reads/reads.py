@@ -148,12 +148,14 @@ def counts(core: Core) -> dict[str, Any]:
         queues[what.queue]["queued"] += waiting
         if what.task not in known:
             unserved[what.task] = unserved.get(what.task, 0) + waiting
+    queued, held_back = sum(q["queued"] for q in queues.values()), core.limits.held_back(core.now.mono_us)
+    startable = queued - sum(unserved.values()) - sum(held["runs"] for held in held_back)
     return {
-        "jobs": len(state.jobs), "runs": len(state.runs), "queued": sum(q["queued"] for q in queues.values()),
+        "jobs": len(state.jobs), "runs": len(state.runs), "queued": queued,
         "leased": sum(state.runs.list_len(w.list_id) for w in state.workers.values()), "dead_letters": state.runs.list_len(DEAD_LETTERS),
         "queues": queues, "unserved_tasks": unserved, "builtin_tasks": sorted(BUILTIN_FLAGS.keys() & known),
         "unserved_jobs": core.census.unserved(state, known) if any_ready(core) else {}, "served_tasks": sorted(known)[:TASKS_TOLD_MAX],
-        "held_back": core.limits.held_back(core.now.mono_us),
+        "held_back": held_back, "pulse": core.pulse.told(core, startable),
         "paused_queues": sorted(name for name, settings in state.queues.items() if settings.get("paused")),
         "generation": state.meta.generation, "seq": state.meta.seq,
         "folded": state.meta.folded,
