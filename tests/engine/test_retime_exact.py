@@ -132,6 +132,16 @@ def test_a_schedule_of_an_interval_and_a_wall_time_survives_other_zone_data(berl
         assert [f for f in told[2:] if f[1] == "fired"] == [("00:00", "fired"), ("00:30", "fired"), ("06:00", "fired"), ("12:00", "fired")]
 
 
+def test_an_interval_with_an_anchor_of_its_own_survives_other_zone_data(berlin):
+    """The anchor is not on the grid that the job's own would give."""
+    with Kinds(START) as b:
+        b.put("both", [Every("6h", anchor="2026-03-01T03:00:00Z"), Cron("0 3 * * *", tz="Europe/Berlin")], overlap="allow")
+        b.advance(to="2026-03-02T02:30:00Z")
+        west(b, berlin)
+        b.advance(to="2026-03-02T04:00:00Z")
+        assert fates(b, "both")[-1] == ("02 03:00", "fired")
+
+
 def test_a_date_that_never_came_before_is_had(berlin):
     """The schedule has decided other times, but none of that member."""
     with Kinds(START) as b:
