@@ -6,20 +6,13 @@ import msgpack
 import numpy as np
 import pytest
 
-from tests.rigs.engine import CALL, FAILED, NOT_STARTED, OK, Bench
+from tests.rigs.engine import CALL, FAILED, NOT_STARTED, OK
 from wheelsched import Call, Every, Retry, current_run
 from wheelsched.journal.recover import recover
 from wheelsched.model.errors import FencedError, InvalidArgumentError, PayloadError
 from wheelsched.model.nouns import CHECKPOINT_MAX, PROGRESS_MAX, STALE_MAX
 from wheelsched.simulator.simulator import Simulator
 from wheelsched.state.state import State
-
-
-@pytest.fixture
-def b():
-    with Bench("2026-03-02T00:00:00Z") as bench:
-        bench.hello()
-        yield bench
 
 
 def beat(b, leases, conn=50, started=1, progress=(), checkpoint=()):

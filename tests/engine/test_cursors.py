@@ -5,20 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.rigs.engine import Bench, at
+from tests.rigs.engine import at
 from wheelsched import At, Catchup, Cron, Every, Manual
 from wheelsched.engine import catchup
 
-START = "2026-03-02T00:00:00Z"
 DAY_S = 86_400
-
-
-@pytest.fixture
-def b():
-    with Bench(START) as bench:
-        bench.hello()
-        yield bench
-        bench.engine.state.check()
 
 
 def cursor(b, job="j"):

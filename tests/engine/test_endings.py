@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.rigs.attempts import end, same_after_restart
-from tests.rigs.engine import CALL, FAILED, OK, Bench
+from tests.rigs.engine import CALL, FAILED, OK
 from wheelsched import At, Cancel, Every, Retry, RetryAfter, RunFailed, RunTimeout, Snooze, task
 from wheelsched.client.verbs import unfinished
 from wheelsched.engine.retries import rule_for
@@ -19,13 +19,6 @@ from wheelsched.model.nouns import US, Outcome
 from wheelsched.simulator.simulator import Simulator
 
 CANCELLED, SNOOZED = Outcome.CANCELLED, Outcome.SNOOZED
-
-
-@pytest.fixture
-def b():
-    with Bench("2026-03-02T00:00:00Z") as bench:
-        bench.hello()
-        yield bench
 
 
 # On the wire

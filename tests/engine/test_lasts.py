@@ -6,21 +6,13 @@ from datetime import timedelta
 
 import msgpack
 import numpy as np
-import pytest
 
-from tests.rigs.engine import CALL, FAILED, OK, Bench
+from tests.rigs.engine import CALL, FAILED, OK
 from wheelsched import Call, Every, Manual, Retry, current_run, task
 from wheelsched.journal.recover import recover
 from wheelsched.model.nouns import LAST_MAX, Outcome
 from wheelsched.simulator.simulator import Simulator
 from wheelsched.state.state import State
-
-
-@pytest.fixture
-def b():
-    with Bench("2026-03-02T00:00:00Z") as bench:
-        bench.hello()
-        yield bench
 
 
 def end(b, leases, *outcomes):

@@ -6,7 +6,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from tests.rigs.engine import CALL, FAILED, NOT_STARTED, OK, Bench
+from tests.rigs.engine import CALL, FAILED, NOT_STARTED, OK
 from wheelsched import Catchup, Cron, Every, Manual
 from wheelsched.engine import queues
 from wheelsched.engine.alarms import Cause
@@ -19,16 +19,7 @@ from wheelsched.protocol import frames
 from wheelsched.protocol.definition import given_from_api
 from wheelsched.state.past import unpack_past
 
-START = "2026-03-02T00:00:00Z"
 HOUR_US = 3_600_000_000
-
-
-@pytest.fixture
-def b():
-    with Bench(START) as bench:
-        bench.hello()
-        yield bench
-        bench.engine.state.check()
 
 
 def enqueue(b, n, **policies):

@@ -22,17 +22,6 @@ from wheelsched import (
 from wheelsched.journal.memory import Batch
 from wheelsched.model.ids import scheduled_run_id
 
-START = "2026-03-02T00:00:00Z"  # a Monday
-
-
-@pytest.fixture
-def b():
-    with Bench(START) as bench:
-        bench.hello()
-        yield bench
-        bench.engine.state.check()
-
-
 # why
 
 

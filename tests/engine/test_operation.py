@@ -13,17 +13,6 @@ from tests.rigs.engine import Bench, at, fold
 from wheelsched import At, Call, Cron, Every, FailedPreconditionError, Job, Manual
 from wheelsched.model.errors import WheelschedError
 
-START = "2026-03-02T00:00:00Z"  # a Monday
-
-
-@pytest.fixture
-def b():
-    with Bench(START) as bench:
-        bench.hello()
-        yield bench
-        bench.engine.state.check()
-
-
 # hold and release
 
 

@@ -4,18 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.rigs.engine import FAILED, OK, Bench, at
+from tests.rigs.engine import FAILED, OK, at
 from wheelsched import Catchup, Cron, Every, Overlap, Retry
-
-START = "2026-03-02T00:00:00Z"
-
-
-@pytest.fixture
-def b():
-    with Bench(START) as bench:
-        bench.hello()
-        yield bench
-        bench.engine.state.check()
 
 
 def shown(b, job="j"):

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.rigs.engine import FAILED, Bench, Waiting, at
+from tests.rigs.engine import FAILED, Waiting, at
 from wheelsched import Cron, Every, Manual
 
 START = "2026-03-02T00:00:00Z"
-
-
-@pytest.fixture
-def b():
-    with Bench(START) as bench:
-        bench.hello()
-        yield bench
-        bench.engine.state.check()
 
 
 def test_a_moved_occurrence_is_not_folded_into_the_next_one(b):

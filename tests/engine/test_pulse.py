@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.rigs.engine import FAILED, OK, Bench
+from tests.rigs.engine import FAILED, OK
 from wheelsched import Call, Cron, Every, Overlap
 from wheelsched.client.troubles import troubles
 from wheelsched.engine.turn import WorkerGone
 from wheelsched.model.nouns import Outcome
-
-START = "2026-03-02T00:00:00Z"
-
-
-@pytest.fixture
-def b():
-    with Bench(START) as bench:
-        bench.hello()
-        yield bench
-        bench.engine.state.check()
 
 
 def wrong(b):

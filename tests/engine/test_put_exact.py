@@ -5,21 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.rigs.engine import CALL, Bench, ask_put, at, fold
+from tests.rigs.engine import CALL, ask_put, at, fold
 from wheelsched import At, Cron, Every, Manual
 from wheelsched.model.errors import AlreadyExistsError, InvalidArgumentError, ScheduleError
 from wheelsched.model.nouns import FRAME_JOBS_MAX, INSTANT_MAX_US, NEVER, TOMBSTONE_US, US, to_datetime
 from wheelsched.protocol.definition import given_from_api
-
-START = "2026-03-02T00:00:00Z"
-
-
-@pytest.fixture
-def b():
-    with Bench(START) as bench:
-        bench.hello()
-        yield bench
-        bench.engine.state.check()
 
 
 def after(hours):

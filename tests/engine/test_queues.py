@@ -15,13 +15,6 @@ from wheelsched.protocol.checks import parse_rate
 from wheelsched.verbs import cancels
 
 
-@pytest.fixture
-def b():
-    with Bench("2026-03-02T00:00:00Z") as bench:
-        bench.hello()
-        yield bench
-
-
 def made(b, n, **policies):
     return [b.client.enqueue(CALL, **policies) for _ in range(n)]
 

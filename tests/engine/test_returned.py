@@ -12,7 +12,7 @@ import user_tasks
 from click.testing import CliRunner
 
 from tests.rigs.attempts import end
-from tests.rigs.engine import CALL, Bench
+from tests.rigs.engine import CALL
 from tests.rigs.executor import Scripted, value
 from tests.rigs.places import TASK_MODULES
 from wheelsched import Call, Every, Ext, Manual, NotKept, ResultNotKept, Retry, WheelschedError, current_run
@@ -153,13 +153,6 @@ def test_f5_code_of_a_users_type_that_raises_costs_no_run():
 
     mark = returned(user_tasks.Order(), Exts([Ext(1, user_tasks.Order, refuses, refuses)]))["left_out"]
     assert (mark["type"], mark["bytes"], mark["why"]) == ("user_tasks.Order", None, "3")
-
-
-@pytest.fixture
-def b():
-    with Bench("2026-03-02T00:00:00Z") as bench:
-        bench.hello()
-        yield bench
 
 
 @pytest.mark.parametrize(("data", "kind", "why"), [

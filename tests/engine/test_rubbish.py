@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.rigs.attempts import end, same_after_restart
-from tests.rigs.engine import CALL, Bench
+from tests.rigs.engine import CALL
 from wheelsched import Every, Retry
 from wheelsched.client.times import span
 from wheelsched.model.errors import InvalidArgumentError
@@ -18,13 +18,6 @@ from wheelsched.model.nouns import INSTANT_MAX_US, US, Outcome
 
 OK, FAILED, LOST = Outcome.SUCCEEDED, Outcome.FAILED, Outcome.LOST
 RUBBISH = (5, True, 1.0, float("nan"), "text", [[]], {}, b"\xc1", b"", b"\x93\x01")
-
-
-@pytest.fixture
-def b():
-    with Bench("2026-03-02T00:00:00Z") as bench:
-        bench.hello()
-        yield bench
 
 
 @pytest.mark.parametrize("value", RUBBISH, ids=repr)

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from tests.rigs.engine import CALL, FAILED, Bench
+from tests.rigs.engine import CALL, FAILED
 from tests.rigs.server import wait_for
 from wheelsched import Call, Manual, Retry, current_run
 from wheelsched.model.nouns import US
 from wheelsched.protocol.redact import Redaction
 from wheelsched.simulator.simulator import Simulator
-
-
-@pytest.fixture
-def b():
-    with Bench("2026-03-02T00:00:00Z") as bench:
-        bench.hello()
-        yield bench
 
 
 def test_the_call_of_an_open_run_and_of_a_dead_letter(b):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.rigs.attempts import end, same_after_restart
-from tests.rigs.engine import CALL, Bench
+from tests.rigs.engine import CALL
 from tests.rigs.places import TASK_MODULES
 from tests.rigs.server import wait_for
 from wheelsched import Call, Enqueue, Retry
@@ -19,13 +19,6 @@ from wheelsched.model.nouns import Outcome
 
 LOST, TIMED_OUT, SNOOZED = Outcome.LOST, Outcome.TIMED_OUT, Outcome.SNOOZED
 TOGETHER = {"type": "gone", "message": "", "together": True}
-
-
-@pytest.fixture
-def b():
-    with Bench("2026-03-02T00:00:00Z") as bench:
-        bench.hello()
-        yield bench
 
 
 def alone(b):

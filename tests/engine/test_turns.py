@@ -15,14 +15,6 @@ from wheelsched.simulator.simulator import Simulator
 START = "2026-03-02T00:00:00Z"
 
 
-@pytest.fixture
-def b():
-    with Bench(START) as bench:
-        bench.hello()
-        yield bench
-        bench.engine.state.check()
-
-
 def dead(b, n=3, name="j", **policies):
     """A job with so many dead letters, one a minute; it is paused."""
     b.put(name, retry=1, **policies)
