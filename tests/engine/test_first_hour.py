@@ -184,7 +184,7 @@ def test_a_worker_says_that_it_joined_and_a_server_without_tasks_that_it_has_non
     try:
         start("serve", "--data", str(short_tmp / "d"))
         wait_for(lambda: "ready in" in log.read_text(), 60)
-        wait_for(lambda: "no --tasks: its workers serve no task alone; give --tasks MODULE" in log.read_text(), 60)
+        wait_for(lambda: "no --tasks: its workers serve no task; give --tasks MODULE" in log.read_text(), 60)
         start("worker", "--tasks", "bank", "--tasks", "blank", "--queues", "money", "--mode", "async", "--concurrency", "10")
         wait_for(lambda: f"worker: joined {path} as w" in log.read_text(), 60)
         assert "; 1 process, async, 10 runs at a time; queues: money; tasks: bank.settle\n" in log.read_text()

@@ -412,7 +412,7 @@ def test_forecasts_wait_for_each_other_and_go_with_their_connection():
     with Simulator(start=START) as sim:
         sim.client.put("a", Call("t"), Cron("0 * * * *"))
         logged = []
-        line = Forecasts(sim.engine, logged.append)
+        line = Forecasts(sim.engine, lambda text, *_: logged.append(text))
         asked = {"for_us": HOUR, "bucket_us": 60 * US, "queue": None}
 
         def replies(refusal=None):

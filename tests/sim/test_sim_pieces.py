@@ -52,7 +52,7 @@ def small(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [10, 30, 31, 36])  # they catch up more than a piece
+@pytest.mark.parametrize("seed", [10, 30, 36, 41])  # they catch up more than a piece
 def test_t3_no_turn_decides_more_than_its_piece(small, seed):
     simulate(seed)
     assert small[0] > CATCH_UP, f"seed {seed}: nothing was caught up in pieces"

@@ -8,8 +8,8 @@ import pytest
 from tests.rigs.engine import Bench
 from wheelsched import Call
 from wheelsched.journal.recover import recover
-from wheelsched.state import history
 from wheelsched.state.creation import Created
+from wheelsched.state.pages import runs_page
 from wheelsched.state.readable import LOOKED_AT_MAX, TOLD_MAX
 from wheelsched.state.state import State
 
@@ -56,7 +56,7 @@ def pages(b, **args):
     """Names of all pages of runs, and how many pages there were."""
     after, names, n = None, [], 0
     while n == 0 or after is not None:
-        page = history.runs_page(b.engine.state, b.journal.history_blocks, {**args, "after": after}, b.engine.running, TOLD_MAX)
+        page = runs_page(b.engine.state, b.journal.history_blocks, {**args, "after": after}, b.engine.running, TOLD_MAX)
         names += page["columns"].get("id", [])
         after, n = page["after"], n + 1
     return names, n
@@ -86,7 +86,7 @@ def test_t3_a_page_of_open_runs_looks_at_a_bound_of_them(b, monkeypatch):
     monkeypatch.setattr(b.engine.state, "runs", Watched())
     for args in ({}, {"newest": True}, {"state": "running"}, {"state": "running", "newest": True}, {"job": "no/*"}):
         looked.clear()
-        page = history.runs_page(b.engine.state, b.journal.history_blocks, args, b.engine.running, TOLD_MAX)
+        page = runs_page(b.engine.state, b.journal.history_blocks, args, b.engine.running, TOLD_MAX)
         assert 0 < sum(looked) <= LOOKED_AT_MAX + TOLD_MAX + 1
         assert page["after"] is not None
     monkeypatch.undo()
@@ -101,12 +101,12 @@ def test_t3_a_listing_goes_on_after_a_restart(b):
     second = many(b, 2 * TOLD_MAX)
     for newest in (False, True):
         args = {"newest": newest}
-        page = history.runs_page(b.engine.state, b.journal.history_blocks, args, b.engine.running, 100)
+        page = runs_page(b.engine.state, b.journal.history_blocks, args, b.engine.running, 100)
         again = recover(b.journal)
         again.meta.generation += 1
         rest, after = [], page["after"]
         while after is not None:
-            more = history.runs_page(again, b.journal.history_blocks, {**args, "after": after}, b.engine.running, TOLD_MAX)
+            more = runs_page(again, b.journal.history_blocks, {**args, "after": after}, b.engine.running, TOLD_MAX)
             rest += more["columns"].get("id", [])
             after = more["after"]
         assert {*page["columns"]["id"], *rest} == {*first, *second}, "none is left out"
