@@ -98,7 +98,8 @@ def test_what_a_tired_person_reads_first(chromium, served):
     with Watched(chromium, served) as w:
         w.page.goto("/")
         verdict = w.page.get_by_role("status", name="Is all well")
-        assert verdict.inner_text().startswith("All is well.")
+        assert verdict.inner_text().startswith("Something needs you.")
+        assert "1 job died again and again: billing/charge (3 in a row)" in verdict.inner_text()
         assert verdict.bounding_box()["y"] < 200
         assert w.page.get_by_role("link", name="dead letters 3 out of attempts").is_visible()
         assert w.page.get_by_role("img", name="starts each minute of the next hour").is_visible()
