@@ -57,10 +57,9 @@ def test_coroutines_in_threads_have_a_loop_each(make):
 
 @pytest.mark.parametrize("mode", ["thread", "async"])
 def test_none_of_many_runs_is_lost_or_doubled(make, mode):
-    """Scripted refuses a second report of a run."""
+    """Scripted refuses a second report of a run. On a busy machine some are handed back unentered, and given again."""
     end = make(mode, 8)
-    tokens = [end.give("c.fail") if i % 50 == 0 else end.give("c.add", i) for i in range(3_000)]
-    ended = end.finish(*tokens, limit_s=60)
+    ended = end.ended_for_good(*(("c.fail",) if i % 50 == 0 else ("c.add", i) for i in range(3_000)))
     for i, one in enumerate(ended):
         if i % 50:
             assert value(one) == i + 1
