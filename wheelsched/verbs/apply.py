@@ -151,9 +151,12 @@ def apply(core: Core, cmd: Incoming, delete: Callable[[Core, Incoming, NDArray[n
     if prune is not None and (not isinstance(prune, str) or not 0 < len(prune) <= GLOB_MAX):
         raise InvalidArgumentError(f"prune: a pattern of 1 to {GLOB_MAX} characters is wanted")
     number = whole(args, "batch", 0, 2**63 - 1, 0) or 0
+    batch = core.staged.get(cmd.conn, {}).get(number) or Staged()
+    together = _names(batch.frames)
+    pruned = np.array([] if prune is None else _prunable(core, prune, {name.encode() for name in together}), np.uint32)
     if not dry:
-        _decide(core, core.staged.get(cmd.conn, {}).get(number), prune, args.get("calendars"))
-    batch = core.staged.get(cmd.conn, {}).pop(number, None) or Staged()
+        _decide(core, together, pruned, args.get("calendars"))
+    core.staged.get(cmd.conn, {}).pop(number, None)
     core.quotas.give("staged_bytes", cmd.conn, batch.size)
     expected = whole(args, "jobs", 0, STAGED_JOBS_MAX, batch.jobs)
     if expected != batch.jobs:
@@ -162,8 +165,7 @@ def apply(core: Core, cmd: Incoming, delete: Callable[[Core, Incoming, NDArray[n
             staged=batch.jobs,
         )
     calendars = _calendars(core, args.get("calendars"))
-    plans, names = _checked(core, batch, calendars)
-    pruned = np.array([] if prune is None else _prunable(core, prune, names), np.uint32)
+    plans = _checked(core, batch, calendars, together)
     answer = _answer(core, plans, pruned)
     changed = {name: wire for name, wire in calendars.items() if core.state.calendars.get(name) != wire}
     answer["calendars"] = {name: "updated" if name in core.state.calendars else "created" for name in changed}
@@ -180,12 +182,10 @@ def apply(core: Core, cmd: Incoming, delete: Callable[[Core, Incoming, NDArray[n
     return done(core, cmd, answer)
 
 
-def _decide(core: Core, batch: Staged | None, prune: str | None, calendars: Any) -> None:
+def _decide(core: Core, together: frozenset[str], pruned: NDArray[np.uint32], calendars: Any) -> None:
     """Decide the occurrences up to now of all jobs that are about to change. Later: the batch stays as it is until then."""
-    names = [name.encode() for name in _names(batch.frames if batch else [])]
-    rows = core.state.jobs.find(names, b"".join([job_key(name) for name in names])).tolist()
-    if prune is not None:
-        rows += _prunable(core, prune, set(names))
+    names = [name.encode() for name in together]
+    rows = [*core.state.jobs.find(names, b"".join([job_key(name) for name in names])).tolist(), *pruned.tolist()]
     for name in calendars if isinstance(calendars, dict) else ():
         rows += rows_using(core, name)
     decide_jobs(core, np.array(sorted({*rows} - {NO_ROW}), np.uint32))
@@ -212,13 +212,12 @@ def _calendars(core: Core, given: Any) -> dict[str, dict[str, Any]]:
     return out
 
 
-def _checked(core: Core, batch: Staged, calendars: dict[str, Any]) -> tuple[list[Plan], set[bytes]]:
-    """Plans of all frames, and the names in them. InvalidArgumentError with every fault; nothing is recorded."""
+def _checked(core: Core, batch: Staged, calendars: dict[str, Any], together: frozenset[str]) -> list[Plan]:
+    """Plans of all frames. InvalidArgumentError with every fault; nothing is recorded."""
     faults: list[list[Any]] = []
     seen: dict[str, int] = {}
     wires: dict[bytes, dict[str, Any]] = {}
     plans = []
-    together = _names(batch.frames)
     for frame in batch.frames:
         found = [x for x in (_fault_of(frame, i, seen) for i in range(len(frame.names))) if x is not None]
         good, keys = _resolve(core, frame, wires, found, {row for row, _ in found}, calendars, together)
@@ -234,7 +233,7 @@ def _checked(core: Core, batch: Staged, calendars: dict[str, Any]) -> tuple[list
         raise InvalidArgumentError(
             f"job {faults[0][0]}: {faults[0][1]}{more} (nothing was changed)", jobs=sorted(faults)[:FAULTS_MAX], faults=len(faults)
         )
-    return plans, {name for plan in plans for name in plan.names}
+    return plans
 
 
 def _cycles(core: Core, plans: list[Plan]) -> list[list[Any]]:
