@@ -124,9 +124,11 @@ class Alarms:
             self._add(int(columns["job"][i]), int(spec[i]), "missed", *span)
 
     def _add(self, job: int, spec: int, reason: str, count: int, from_us: int, until_us: int) -> None:
-        name = self._state.jobs.names(np.array([job], np.uint32))[0].decode()
         target = target_of(self._state, self._state.specs[spec].get("on_missed"), self._everyone)
-        if target in ("", name):  # an alarm tells nobody of itself
+        if not target:
+            return
+        name = self._state.jobs.names(np.array([job], np.uint32))[0].decode()
+        if target == name:  # an alarm tells nobody of itself
             return
         cause = self._causes.get((target, reason))
         if cause is None:
