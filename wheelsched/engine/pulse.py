@@ -15,6 +15,8 @@ from ..model import plain
 from ..model.nouns import US, display_name
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from numpy.typing import NDArray
 
     from ..state.live import Live
@@ -111,9 +113,10 @@ class Pulse:
         now = core.now.mono_us // MINUTE_US
         minutes = [one for one in self._minutes if one.number > now - MINUTES]
         died: Counter[int] = sum((one.jobs for one in minutes), Counter())
-        failing = self._now(core, dict.fromkeys(self._failing, 0), "failures")
+        jobs, fields = _active(core, self._failing)
+        failing = {job: n for job, n in zip(jobs, fields["failures"].tolist(), strict=True) if n >= IN_A_ROW}
         self._failing = set(failing)
-        self._blocked = self._now(core, self._blocked, "")
+        self._blocked = {job: self._blocked[job] for job in _active(core, self._blocked)[0]}
         blocked = {job: n for job, n in self._blocked.items() if n >= IN_A_ROW}
         return {
             "ended": sum(one.ended for one in minutes), "died": sum(one.died for one in minutes), "died_jobs": len(died),
@@ -122,19 +125,6 @@ class Pulse:
             "failing_jobs": len(failing), "failing_most": _most(core, failing),
             "blocked_jobs": len(blocked), "blocked_most": _most(core, blocked), "stalled": self._stalled(core, waiting),
         }
-
-    @staticmethod
-    def _now(core: Seen, jobs: dict[int, int], column: str) -> dict[int, int]:
-        """Those of the jobs that are active, with what is in a column now, if it is enough."""
-        if not jobs:
-            return {}
-        rows = np.fromiter(jobs, np.uint32, len(jobs))
-        fields = core.state.jobs.gather(rows)
-        good = fields["state"] == plain.JOB_ACTIVE
-        if column:
-            good &= fields[column] >= IN_A_ROW
-            return dict(zip(rows[good].tolist(), fields[column][good].tolist(), strict=True))
-        return {job: jobs[job] for job in rows[good].tolist()}
 
     def _stalled(self, core: Seen, waiting: int) -> dict[str, Any] | None:
         """That nothing starts though runs wait and workers are there, since each has one; and what the longest of them are."""
@@ -152,6 +142,14 @@ class Pulse:
             busy.append({"worker": f"w{number}", "job": _name(core, int(f["job"])), "task": task, "us": max(0, core.now.wall_us - started)})
         busy.sort(key=lambda one: -one["us"])
         return {"us": since, "waiting": waiting, "workers": len(held), "busy": busy[:TOLD_MAX]}
+
+
+def _active(core: Seen, jobs: Collection[int]) -> tuple[list[int], Any]:
+    """Those of the jobs that are active, and their fields."""
+    rows = np.fromiter(jobs, np.uint32, len(jobs))
+    fields = core.state.jobs.gather(rows)
+    good = fields["state"] == plain.JOB_ACTIVE
+    return rows[good].tolist(), fields[good]
 
 
 def _name(core: Seen, job: int) -> str:
