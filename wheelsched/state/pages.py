@@ -99,10 +99,7 @@ class PackedPage:
         fields = {name: block[name][picked] for name in FIELDS}
         names, (tasks, queues) = block.names(), block.definitions()
         jobs, job = np.unique(block.jobs()[picked], return_inverse=True)
-        return {
-            "columns": _columns(fields), "job": encode_column(job.astype("<u4")), "names": encode_blobs([names[i] for i in jobs.tolist()]),
-            "spec": encode_column(block.specs()[picked]), "tasks": tasks, "queues": queues,
-        }
+        return _part(fields, job, [names[i] for i in jobs.tolist()], block.specs()[picked], tasks, queues)
 
     def of_table(self, state: State, rows: NDArray[np.uint32], running: Live) -> None:
         """Rows of the run table."""
@@ -118,11 +115,12 @@ class PackedPage:
             (place, running.started_us(token)) for place, token, worker in zip(leased.tolist(), tokens, workers, strict=True)
             if token in running.beats or running.get(token) == worker
         ]
-        self._add({
-            "n": len(rows), "columns": _columns({name: np.ascontiguousarray(fields[name]) for name in FIELDS}),
-            "job": encode_column(job.astype("<u4")), "names": encode_blobs(state.jobs.names(jobs.astype(np.uint32))),
-            "spec": encode_column(spec.astype("<u4")), "tasks": [w["task"] for w in wires], "queues": [w["queue"] for w in wires],
-            "id": _ids(fields["id_high"], fields["id_low"]),
+        part = _part(
+            {name: np.ascontiguousarray(fields[name]) for name in FIELDS}, job, state.jobs.names(jobs.astype(np.uint32)), spec,
+            [w["task"] for w in wires], [w["queue"] for w in wires],
+        )
+        self._add(part | {
+            "n": len(rows), "id": _ids(fields["id_high"], fields["id_low"]),
             "running": [place for place, _ in entered], "started": [at for _, at in entered],
         })
 
@@ -135,12 +133,16 @@ class PackedPage:
         return {"parts": self._parts, "after": after}
 
 
-def _columns(fields: dict[str, NDArray[Any]]) -> dict[str, bytes]:
-    """Encoded, without what rows that were skipped keep in the places of instants."""
+def _part(fields: dict[str, NDArray[Any]], job: NDArray[Any], names: list[bytes], spec: NDArray[Any], tasks: list[str], queues: list[str]
+          ) -> dict[str, Any]:
+    """A part but for its ids; without what rows that were skipped keep in the places of instants."""
     skipped = fields["state"] == RunState.SKIPPED
     if skipped.any():
         fields |= {name: np.where(skipped, 0, fields[name]) for name in _SKIPPED_HAVE_NONE}
-    return {name: encode_column(fields[name]) for name in FIELDS}
+    return {
+        "columns": {name: encode_column(fields[name]) for name in FIELDS}, "job": encode_column(job.astype("<u4")),
+        "names": encode_blobs(names), "spec": encode_column(spec.astype("<u4")), "tasks": tasks, "queues": queues,
+    }
 
 
 def _ids(high: NDArray[np.uint64], low: NDArray[np.uint64]) -> bytes:
