@@ -5,34 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.rigs.engine import CALL, FAILED, OK, Bench, at
+from tests.rigs.engine import CALL, FAILED, OK, Bench, Recorded, at
 from wheelsched import Catchup, Cron, Every, Manual, Retry
 from wheelsched.engine.leases import NAME_MAX, QUEUES_MAX
 from wheelsched.model.errors import FailedPreconditionError, InvalidArgumentError
 from wheelsched.model.nouns import BATCH_MAX, FRAME_JOBS_MAX, US
 from wheelsched.protocol.definition import given_from_api
 from wheelsched.protocol.frames import encode_payload
-from wheelsched.state import records
 
 START = "2026-03-02T00:00:00Z"
 HOURLY = Cron("0 * * * *")
 
 
-class Kinds(Bench):
-    """A bench that keeps the kinds of its records."""
-
-    def __init__(self, start):
-        self.kinds = []
-        super().__init__(start)
-
-    def _step(self, inputs):
-        super()._step(inputs)
-        self.kinds += [records.decode(record)[0] for record in self._effects.records]
-
-
 @pytest.fixture
 def b():
-    with Kinds(START) as bench:
+    with Recorded(START) as bench:
         bench.hello()
         yield bench
         bench.engine.state.check()
@@ -240,9 +227,9 @@ def test_a_queue_whose_rate_was_taken_away_gives_all(b, more):
 
 @pytest.mark.parametrize("verb", ["redrive", "discard"])
 def test_no_ids_at_all_send_nothing_back_and_leave_no_record(b, verb):
-    b.kinds.clear()
+    b.records.clear()
     assert b.ask(verb, {"ids": [], "rid": bytes(16)})["count"] == 0
-    assert not {"REDRIVE", "SEND_BACK", "RUNS"} & set(b.kinds)
+    assert not {"REDRIVE", "SEND_BACK", "RUNS"} & {kind for kind, _ in b.records}
 
 
 @pytest.mark.parametrize("ids", ["abc", {"a": 1}, 7, ["00" * 16] * (FRAME_JOBS_MAX + 1)])

@@ -7,29 +7,13 @@ from datetime import timedelta
 
 import pytest
 
-from tests.rigs.engine import Bench, at
+from tests.rigs.engine import Recorded, at
 from wheelsched import Cron, Every
 from wheelsched.model.nouns import US
 from wheelsched.simulator import simulator
-from wheelsched.state import records
 
 START = "2026-03-01T12:00:00Z"
 HOUR = 3_600
-
-
-class Kinds(Bench):
-    """A bench that keeps the records of its turns."""
-
-    def __init__(self, start):
-        self.records = []
-        super().__init__(start)
-
-    def _step(self, inputs):
-        super()._step(inputs)
-        self.records += map(records.decode, self._effects.records)
-
-    def of(self, kind):
-        return [fields for name, fields in self.records if name == kind]
 
 
 def zone_data(first, *changes):
@@ -77,7 +61,7 @@ def west(b, berlin):
 @pytest.mark.parametrize("order", [("fired", "anew"), ("anew", "fired")])
 def test_a_midnight_that_only_another_job_has_had_is_not_lost(berlin, order):
     """Two jobs of one definition: one had its midnight under the old data, the other was put anew after it."""
-    with Kinds("2026-02-20T12:00:00Z") as b:
+    with Recorded("2026-02-20T12:00:00Z") as b:
         for name in order:
             midnight(b, name)
         b.advance("1d")
@@ -93,7 +77,7 @@ def test_a_midnight_that_only_another_job_has_had_is_not_lost(berlin, order):
 @pytest.mark.parametrize("order", [("plain", "resumed"), ("resumed", "plain")])
 def test_a_midnight_is_not_had_twice_because_another_job_was_resumed_after_it(berlin, order):
     """Two jobs of one definition that decided the same midnight; what comes next differs."""
-    with Kinds(START) as b:
+    with Recorded(START) as b:
         for name in order:
             midnight(b, name)
         b.advance(to="2026-03-02T00:10:00Z")
@@ -109,7 +93,7 @@ def test_a_midnight_is_not_had_twice_because_another_job_was_resumed_after_it(be
 def test_an_hour_that_comes_twice_is_had_twice_though_zone_data_changed_elsewhere(berlin):
     """At 00:00Z Berlin goes back from 02:00 to 01:00. Between both 01:30 the server is restarted, and knows of a change in 2030."""
     berlin("2026a", 2, ("2026-03-02T00:00", 1))
-    with Kinds(START) as b:
+    with Recorded(START) as b:
         b.put("twice", Cron("30 1 * * *", tz="Europe/Berlin", dst_overlap="both"), overlap="allow")
         b.put("once", Cron("30 1 * * *", tz="Europe/Berlin", dst_overlap="first"), overlap="allow")
         b.advance(to="2026-03-02T00:10:00Z")
@@ -122,7 +106,7 @@ def test_an_hour_that_comes_twice_is_had_twice_though_zone_data_changed_elsewher
 
 @pytest.mark.parametrize("anchor", [None, "2026-03-01T00:00:00Z"])
 def test_a_schedule_of_an_interval_and_a_wall_time_survives_other_zone_data(berlin, anchor):
-    with Kinds(START) as b:
+    with Recorded(START) as b:
         b.put("both", [Every("6h", anchor=anchor), Cron("0 0 * * *", tz="Europe/Berlin"), Cron("30 0 * * *")], overlap="allow")
         b.advance(to="2026-03-01T23:30:00Z")
         west(b, berlin)
@@ -134,7 +118,7 @@ def test_a_schedule_of_an_interval_and_a_wall_time_survives_other_zone_data(berl
 
 def test_an_interval_with_an_anchor_of_its_own_survives_other_zone_data(berlin):
     """The anchor is not on the grid that the job's own would give."""
-    with Kinds(START) as b:
+    with Recorded(START) as b:
         b.put("both", [Every("6h", anchor="2026-03-01T03:00:00Z"), Cron("0 3 * * *", tz="Europe/Berlin")], overlap="allow")
         b.advance(to="2026-03-02T02:30:00Z")
         west(b, berlin)
@@ -144,7 +128,7 @@ def test_an_interval_with_an_anchor_of_its_own_survives_other_zone_data(berlin):
 
 def test_a_date_that_never_came_before_is_had(berlin):
     """The schedule has decided other times, but none of that member."""
-    with Kinds(START) as b:
+    with Recorded(START) as b:
         b.put("both", [Every("6h"), Cron("0 0 3 2 3 * 2026", tz="Europe/Berlin")], overlap="allow")
         b.advance(to="2026-03-02T00:30:00Z")
         west(b, berlin)
@@ -154,7 +138,7 @@ def test_a_date_that_never_came_before_is_had(berlin):
 
 @pytest.mark.parametrize("second", ["0 0 * * *", "0 0 1-31 * *"])
 def test_a_wall_time_of_which_all_members_had_it_is_not_had_again(berlin, second):
-    with Kinds(START) as b:
+    with Recorded(START) as b:
         b.put("both", [Cron("0 0 * * *", tz="Europe/Berlin"), Cron(second, tz="Europe/Berlin", dst_overlap="both")], overlap="allow")
         b.advance(to="2026-03-01T23:30:00Z")
         west(b, berlin)
@@ -163,7 +147,7 @@ def test_a_wall_time_of_which_all_members_had_it_is_not_had_again(berlin, second
 
 
 def test_a_wall_time_that_another_zone_has_for_the_first_time_is_had(berlin):
-    with Kinds(START) as b:
+    with Recorded(START) as b:
         b.put("both", [Cron("0 0 * * *", tz="Europe/Berlin"), Cron("0 0 * * *", tz="Europe/London")], overlap="allow")
         b.advance(to="2026-03-01T23:30:00Z")
         west(b, berlin)
@@ -173,7 +157,7 @@ def test_a_wall_time_that_another_zone_has_for_the_first_time_is_had(berlin):
 
 @pytest.mark.parametrize("also", [[], [Every("6h")]])
 def test_a_time_that_lies_in_a_gap_of_other_zone_data_keeps_no_server_from_its_start(berlin, also):
-    with Kinds(START) as b:
+    with Recorded(START) as b:
         b.put("gap", [Cron("0 30 2 1 6 * 2026", tz="Europe/Berlin", dst_gap="skip"), *also] if also else Cron(
             "0 30 2 1 6 * 2026", tz="Europe/Berlin", dst_gap="skip"), overlap="allow")
         b.advance("7h")
@@ -185,7 +169,7 @@ def test_a_time_that_lies_in_a_gap_of_other_zone_data_keeps_no_server_from_its_s
 
 
 def test_zone_data_is_kept_once_for_each_zone_that_is_used(berlin):
-    with Kinds(START) as b:
+    with Recorded(START) as b:
         b.put("utc", Every("1h"))
         assert b.of("ZONES") == []
         midnight(b, "a")
@@ -202,7 +186,7 @@ def test_zone_data_is_kept_once_for_each_zone_that_is_used(berlin):
 
 @pytest.mark.parametrize("state", ["paused", "deleted", "finished"])
 def test_other_zone_data_wakes_no_job_that_is_not_active(berlin, state):
-    with Kinds(START) as b:
+    with Recorded(START) as b:
         midnight(b, "j", max_runs=1 if state == "finished" else None)
         b.advance(to="2026-03-01T23:30:00Z")
         if state == "paused":
@@ -216,7 +200,7 @@ def test_other_zone_data_wakes_no_job_that_is_not_active(berlin, state):
 
 @pytest.mark.parametrize(("max_runs", "later"), [(1, 0), (2, 1), (3, 2)])
 def test_other_zone_data_gives_no_run_beyond_max_runs(berlin, max_runs, later):
-    with Kinds(START) as b:
+    with Recorded(START) as b:
         midnight(b, "j", max_runs=max_runs)
         b.advance(to="2026-03-01T23:30:00Z")
         west(b, berlin)
@@ -229,7 +213,7 @@ def test_other_zone_data_gives_no_run_beyond_max_runs(berlin, max_runs, later):
 
 @pytest.mark.parametrize("ahead", [HOUR, 86_400])
 def test_what_comes_due_after_the_clock_went_back_is_in_time(ahead):
-    with Kinds(START) as b:
+    with Recorded(START) as b:
         b.put(schedule=Every("60s"), catchup="skip", overlap="allow")
         b.advance("5m")
         b.step_clock(ahead)
@@ -243,7 +227,7 @@ def test_what_comes_due_after_the_clock_went_back_is_in_time(ahead):
 
 @pytest.mark.parametrize("how", ["active", "paused", "finished"])
 def test_a_delay_after_completion_that_was_counted_on_a_wrong_clock_counts_from_now(how):
-    with Kinds(START) as b:
+    with Recorded(START) as b:
         b.put(schedule=Every("60s", after_completion=True), max_runs=2 if how == "finished" else None)
         b.step_clock(86_400)
         b.advance("60s")
@@ -265,7 +249,7 @@ def test_a_delay_after_completion_that_was_counted_on_a_wrong_clock_counts_from_
 @pytest.mark.parametrize(("back", "sooner"), [(1, 0), (1_000, 0), (1_001, 1_000), (5_000_000, 5_000_000)])
 def test_a_delay_after_completion_that_is_longer_than_one_from_now_counts_from_now(back, sooner):
     """A millisecond more is its rounding."""
-    with Kinds(START) as b:
+    with Recorded(START) as b:
         b.put(schedule=Every("1h", after_completion=True))
         b.advance("1h")
         b.finish(b.lease())
@@ -275,7 +259,7 @@ def test_a_delay_after_completion_that_is_longer_than_one_from_now_counts_from_n
 
 
 def test_a_job_that_was_over_on_a_wrong_clock_goes_on():
-    with Kinds(START) as b:
+    with Recorded(START) as b:
         b.put(schedule=Cron("0 * * * *"), overlap="allow", end=at("2026-03-01T18:00"))
         b.step_clock(86_400)
         b.advance(0)
@@ -287,7 +271,7 @@ def test_a_job_that_was_over_on_a_wrong_clock_goes_on():
 
 @pytest.mark.parametrize("how", ["pause", "delete"])
 def test_a_clock_that_goes_back_wakes_no_job_that_was_stopped(how):
-    with Kinds(START) as b:
+    with Recorded(START) as b:
         b.put(schedule=Cron("0 * * * *"), overlap="allow")
         b.step_clock(86_400)
         b.advance("1h")
@@ -301,7 +285,7 @@ def test_a_clock_that_goes_back_wakes_no_job_that_was_stopped(how):
 
 @pytest.mark.parametrize(("to", "left"), [("12:59:59", 0), ("13:00:00", 1), ("13:00:01", 1), ("14:00:00", 2)])
 def test_a_range_that_was_skipped_keeps_what_is_not_beyond_the_new_time(to, left):
-    with Kinds(START) as b:
+    with Recorded(START) as b:
         b.put(schedule=Cron("0 * * * *"), overlap="allow")
         b.client.pause("j")
         b.advance("4h30m")

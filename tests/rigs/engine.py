@@ -13,6 +13,7 @@ from wheelsched.protocol import frames
 from wheelsched.protocol.definition import given_from_api
 from wheelsched.protocol.frames import encode_payload
 from wheelsched.simulator.simulator import Simulator
+from wheelsched.state import records
 
 CALL = Call("t", 1)
 OK, FAILED, TIMED_OUT, NOT_STARTED = Outcome.SUCCEEDED, Outcome.FAILED, Outcome.TIMED_OUT, Outcome.NOT_STARTED
@@ -66,6 +67,21 @@ class Bench(Simulator):
 
     def states(self, job="j"):
         return [r.state for r in self.runs(job)]
+
+
+class Recorded(Bench):
+    """A bench that keeps the records of its turns: (kind, fields)."""
+
+    def __init__(self, start):
+        self.records = []
+        super().__init__(start)
+
+    def _step(self, inputs):
+        super()._step(inputs)
+        self.records += map(records.decode, self._effects.records)
+
+    def of(self, kind):
+        return [fields for name, fields in self.records if name == kind]
 
 
 class Waiting(Bench):
